@@ -1,0 +1,57 @@
+"""A block of clients in one round, and their random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbiad import streams
+from fedbiad.arrays import IntArray, Pattern
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients `ids` of round `round`; what each draws depends on the seed, the round and its own id alone."""
+
+    seed: int
+    round: int
+    ids: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def stream(self, position: int, purpose: str) -> np.random.Generator:
+        """The stream of the client at `position` in this block."""
+        return streams.stream(self.seed, self.round, self.ids[position], purpose)
+
+    def keys(self, purpose: str) -> list[int]:
+        """The bare key of every client's stream."""
+        return [streams.key(self.seed, self.round, client, purpose) for client in self.ids]
+
+    def patterns(self, purpose: str, draw: Callable[[int, np.random.Generator], Pattern]) -> Pattern:
+        """One pattern a client, each drawn from the client's own stream [clients, rows]."""
+        return np.stack([draw(i, self.stream(i, purpose)) for i in range(len(self))])
+
+    def schedule(self, sizes: list[int], length: int) -> IntArray:
+        """Positions of the samples each client visits [clients, length]: shuffled epochs, one after another."""
+        rows = []
+        for i, size in enumerate(sizes):
+            stream = self.stream(i, "batches")
+            epochs = [stream.permutation(size) for _ in range(-(-length // size))]
+            rows.append(np.concatenate(epochs)[:length])
+        return np.stack(rows)
+
+    def unit_masks(self, sites: dict[str, int], batch: int, rate: float, step: int) -> dict[str, Tensor]:
+        """Ordinary dropout: for each site 0 or 1/(1-rate) per client, sample and unit [clients, batch, units]."""
+        if rate == 0.0:
+            return {}
+        generators = [self.stream(i, f"dropout/{step}") for i in range(len(self))]
+        masks = {}
+        for site, units in sites.items():
+            kept = np.stack([stream.random((batch, units), dtype=np.float32) >= rate for stream in generators])
+            masks[site] = torch.from_numpy(kept).float() / (1.0 - rate)
+        return masks

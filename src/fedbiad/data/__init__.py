@@ -1,0 +1,10 @@
+"""Data: labelled images, their partition among clients, and where their files come from.
+
+`fetch` here is the function; what else `fedbiad.data.fetch` holds is imported from that module by name.
+"""
+
+from fedbiad.data.base import DATASETS, Dataset, FederatedData, federate, load
+from fedbiad.data.fetch import fetch
+from fedbiad.data.partition import PARTITIONS, IntArray
+
+__all__ = ["DATASETS", "PARTITIONS", "Dataset", "FederatedData", "IntArray", "federate", "fetch", "load"]

@@ -1,0 +1,162 @@
+"""Data sets as standardised tensors, and their samples dealt out to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbiad import streams
+from fedbiad.data import digits, mnist
+from fedbiad.data.mnist import Arrays, Bytes
+from fedbiad.data.partition import IntArray, Settings, split
+from fedbiad.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled samples: standardised float32 inputs [n, 1, side, side] and int64 targets [n]."""
+
+    name: str
+    classes: int
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How a data set is read: its stored arrays, its whitest pixel, its classes and the sizes it can have."""
+
+    read: Callable[[], Arrays]
+    white: int
+    classes: int
+    sizes: tuple[int, ...]  # the native size first
+
+
+DATASETS: dict[str, Loader] = {
+    "mnist": Loader(mnist.read_mnist, white=255, classes=10, sizes=(28, 32)),
+    "fmnist": Loader(mnist.read_fmnist, white=255, classes=10, sizes=(28, 32)),
+    "digits": Loader(digits.read, white=16, classes=10, sizes=(8,)),
+}
+
+
+def load(name: str, image_size: int | None = None) -> Dataset:
+    """The named data set, standardised with its training pixels' mean and std; None is its native size."""
+    if name not in DATASETS:
+        raise DataError(f"unknown data set {name!r}; choose one of {', '.join(DATASETS)}")
+    loader = DATASETS[name]
+    size = loader.sizes[0] if image_size is None else image_size
+    if size not in loader.sizes:
+        raise DataError(f"{name} has no image size {size}; choose {' or '.join(map(str, loader.sizes))}")
+    train_images, train_targets, test_images, test_targets = loader.read()
+    mean, std = pixel_statistics(train_images, loader.white)
+    table = ((np.arange(loader.white + 1) / loader.white - mean) / std).astype(np.float32)
+    return Dataset(
+        name=name,
+        classes=loader.classes,
+        train_inputs=_standardise(train_images, size, table),
+        train_targets=torch.from_numpy(train_targets.astype(np.int64)),
+        test_inputs=_standardise(test_images, size, table),
+        test_targets=torch.from_numpy(test_targets.astype(np.int64)),
+    )
+
+
+def pixel_statistics(images: Bytes, white: int) -> tuple[float, float]:
+    """Mean and (population) std of the pixels scaled to [0, 1]."""
+    # Counting block by block is exact and needs no float64 copy of all images.
+    counts = sum(
+        np.bincount(images[start : start + 1000].ravel(), minlength=white + 1) for start in range(0, len(images), 1000)
+    )
+    values = np.arange(white + 1) / white
+    mean = float(np.average(values, weights=counts))
+    return mean, float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
+
+
+def _standardise(images: Bytes, size: int, table: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Tensor:
+    """Images zero-padded to the size, each pixel replaced by its standardised value."""
+    margin = (size - images.shape[1]) // 2
+    padded = np.pad(images, ((0, 0), (margin, margin), (margin, margin)))
+    return torch.from_numpy(table[padded]).unsqueeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """The clients' samples as indices into one pool, and the samples the global model is judged on.
+
+    `unused` counts the pool's samples that no client holds; a held-out validation part is not in the pool.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    members: tuple[IntArray, ...]
+    eval_inputs: Tensor
+    eval_targets: Tensor
+    eval_split: Literal["test", "validation"]
+    classes: int
+    unused: int
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return len(self.members)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many samples each client holds."""
+        return tuple(len(indices) for indices in self.members)
+
+    def size(self, client: int) -> int:
+        """How many samples one client holds."""
+        return len(self.members[client])
+
+
+def federate(
+    dataset: Dataset,
+    *,
+    partition: str,
+    clients: int,
+    seed: int,
+    labels_per_client: int = 5,
+    concentration: float = 0.5,
+    evaluate_on: Literal["test", "validation"] = "test",
+    validation_size: int | None = None,
+) -> FederatedData:
+    """Deal the training samples to clients; judge on the test set, or on training samples held out for it.
+
+    With "validation" the last `validation_size` training samples (default: one sixth) belong to no client
+    and the test set is not touched; with "test" `validation_size` has no effect.
+    """
+    kept = len(dataset.train_targets)
+    if evaluate_on == "validation":
+        kept -= _checked_validation_size(validation_size, kept)
+    elif evaluate_on != "test":
+        raise DataError(f"evaluate_on is {evaluate_on!r}; choose 'test' or 'validation'")
+    inputs, targets = dataset.train_inputs[:kept], dataset.train_targets[:kept]
+    rng = streams.stream(seed, 0, streams.SERVER, "partition")
+    settings = Settings(dataset.classes, labels_per_client, concentration)
+    members = tuple(split(partition, targets.numpy(), clients, rng, settings))
+    on_test = evaluate_on == "test"
+    return FederatedData(
+        inputs=inputs,
+        targets=targets,
+        members=members,
+        eval_inputs=dataset.test_inputs if on_test else dataset.train_inputs[kept:],
+        eval_targets=dataset.test_targets if on_test else dataset.train_targets[kept:],
+        eval_split=evaluate_on,
+        classes=dataset.classes,
+        unused=kept - sum(len(indices) for indices in members),
+    )
+
+
+def _checked_validation_size(wanted: int | None, samples: int) -> int:
+    """The number of training samples to hold out, at least one and not all of them."""
+    size = samples // 6 if wanted is None else wanted
+    if not 1 <= size < samples:
+        raise DataError(f"validation_size is {size}; with {samples} training samples choose 1 to {samples - 1}")
+    return size

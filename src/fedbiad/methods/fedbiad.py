@@ -1,0 +1,138 @@
+"""FedBIAD: Bayesian inference-based adaptive dropout, the method of the paper.
+
+Stage one (rounds 1 .. R_b): start from a random pattern; every tau iterations, if the loss rose, change the pattern;
+learn a score for every row. Stage two: hold the rows of highest score. Where the paper is ambiguous or was measured
+to fail, the reading is an option; `docs/readings.md` has what each is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedbiad import importance, loss_trend, patterns, theory
+from fedbiad.arrays import ClientState, FloatArray, IntArray, Losses, Pattern
+from fedbiad.cohort import Cohort
+from fedbiad.methods.base import Resampled, RowDropout
+from fedbiad.rows import Layout
+
+
+@dataclass(frozen=True)
+class FedBIAD(RowDropout):
+    """The default reading; `LETTER` below is the paper's text to the letter."""
+
+    interval: Annotated[int, Field(ge=1)] = 3
+    """tau: iterations between two checks of the loss trend."""
+    stage_boundary: Annotated[int, Field(ge=0)] = 55
+    """R_b: the last round of stage one."""
+    trend: Literal["batch", "local"] = "batch"
+    """The loss that drives the trend: of the mini-batch, or over all local data as in Eq. (loss_goal)."""
+    resample: Literal["swap", "anew"] = "swap"
+    """On a positive gap: swap a share of the held rows, or draw the whole pattern anew."""
+    swap_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """Share of the held rows that a swap exchanges."""
+    upload: Literal["longest", "final"] = "longest"
+    """Rows uploaded: those held for most iterations of the round, or the final pattern."""
+    score: Literal["evidence", "holds"] = "evidence"
+    """What feeds E^k: ranks of the rows' evidence, or Eq. (score_update)."""
+    stage_two: Literal["top", "above"] = "top"
+    """Exactly (1-p) of the rows, of highest score, or those strictly above the p-quantile."""
+    noise: Literal["posterior"] | Annotated[float, Field(ge=0.0)] = "posterior"
+    """Posterior noise: as Eq. (same_variance), or a fixed standard deviation (0 = none)."""
+
+    @property
+    def trend_loss(self) -> Literal["batch", "local"]:
+        return self.trend
+
+    @property
+    def fixed_count(self) -> bool:
+        return self.scope == "group" and self.stage_two == "top"
+
+    def init_client(self, layout: Layout) -> ClientState:
+        return {"score": np.zeros(layout.num_rows), "holds": np.zeros(layout.num_rows, dtype=np.int64)}
+
+    def noise_std(self, structure: theory.Structure, total_data: int) -> float:
+        if self.noise != "posterior":
+            return self.noise
+        return theory.posterior_std(structure, structure.unsparse_number(self.dropout_rate), total_data)
+
+    def first_pattern(self, layout: Layout, cohort: Cohort, state: ClientState) -> Pattern:
+        """Lines 8-12 of Algorithm 1: at random in stage one, from the scores E^k in stage two."""
+        if cohort.round <= self.stage_boundary:
+            return super().first_pattern(layout, cohort, state)
+        scores = self._scores(state)
+        chosen = patterns.top if self.stage_two == "top" else importance.above_threshold
+        return cohort.patterns(
+            "pattern", lambda i, stream: chosen(layout, scores[i], self.dropout_rate, stream, self.scope)
+        )
+
+    def is_check(self, round_: int, step: int) -> bool:
+        """Line 16: only in stage one, every tau iterations from 2 tau on."""
+        return round_ <= self.stage_boundary and loss_trend.is_check(step, self.interval)
+
+    def next_pattern(
+        self, layout: Layout, cohort: Cohort, step: int, losses: Losses, pattern: Pattern, state: ClientState
+    ) -> tuple[Pattern, ClientState, Resampled]:
+        """Lines 17-23: a positive loss gap changes the pattern; then the scores learn."""
+        gap = loss_trend.loss_gap(losses, step, self.interval)
+        worse = gap > 0
+        following = pattern.copy()
+        for i in np.flatnonzero(worse):
+            following[i] = self._resample(layout, pattern[i], cohort.stream(int(i), f"resample/{step}"))
+        if self.score == "holds":
+            state = {**state, "score": importance.update_scores(_float(state["score"]), pattern, gap, following)}
+        return following, state, worse
+
+    def upload_pattern(
+        self,
+        layout: Layout,
+        cohort: Cohort,
+        held: IntArray,
+        pattern: Pattern,
+        evidence: Callable[[], FloatArray],
+        state: ClientState,
+    ) -> tuple[Pattern, ClientState]:
+        """The rows to send, and (stage one) the evidence they gathered into the scores."""
+        sent = pattern
+        if self.upload == "longest" and cohort.round <= self.stage_boundary:
+            times = held.astype(np.float64)
+            sent = cohort.patterns(
+                "upload", lambda i, stream: patterns.top(layout, times[i], self.dropout_rate, stream, self.scope)
+            )
+        if self.score == "evidence" and cohort.round <= self.stage_boundary:
+            ranks = importance.evidence_ranks(layout, evidence(), sent)
+            state = {**state, "score": _float(state["score"]) + ranks, "holds": state["holds"] + sent}
+        return sent, state
+
+    def _resample(self, layout: Layout, pattern: Pattern, stream: np.random.Generator) -> Pattern:
+        if self.resample == "swap":
+            return patterns.swap(layout, pattern, self.swap_share, stream, self.scope)
+        return self.draw(layout, stream)
+
+    def _scores(self, state: ClientState) -> FloatArray:
+        """E^k as used in stage two: the mean rank per hold, or the bare count."""
+        if self.score == "evidence":
+            return importance.mean_scores(_float(state["score"]), state["holds"].astype(np.int64))
+        return _float(state["score"])
+
+
+LETTER = FedBIAD(
+    aggregation="zeros",
+    rows="weight-rows",
+    scope="global",
+    scaling="none",
+    trend="local",
+    resample="anew",
+    upload="final",
+    score="holds",
+    stage_two="above",
+)
+"""Every option as the paper's text has it."""
+
+
+def _float(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> FloatArray:
+    return array.astype(np.float64)

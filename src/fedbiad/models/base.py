@@ -1,0 +1,94 @@
+"""What a model states: its parameters, a forward pass with a leading client axis, and its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbiad.arrays import Params, Shapes
+from fedbiad.rows import Layout, RowGroup, Slice
+from fedbiad.theory import Structure
+
+RowKind = Literal["units", "weight-rows"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A functional model: no weights inside, shapes follow from the parameters it is given."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shape of every parameter."""
+        raise NotImplementedError
+
+    def init(self, stream: np.random.Generator) -> Params:
+        """Initial parameters U_0, as torch's own layers draw them: uniform within 1/sqrt(inputs)."""
+        params: Params = {}
+        bound = 1.0
+        for name, shape in self.shapes.items():
+            if len(shape) > 1:
+                bound = float(np.prod(shape[1:])) ** -0.5
+            params[name] = torch.from_numpy(stream.uniform(-bound, bound, shape).astype(np.float32))
+        return params
+
+    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+        """Outputs [clients, batch, classes] for parameters [clients, ...] and inputs [clients, batch, ...].
+
+        The sizes of hidden layers are read off the parameters, so a compact sub-model runs through the same code.
+        `unit_masks` multiply the activations of the dropout sites they name (ordinary dropout; {} for none).
+        """
+        raise NotImplementedError
+
+    def layout(self, rows: RowKind) -> Layout:
+        """Row groups: hidden units (row, bias, the next layer's column) or every single weight row."""
+        raise NotImplementedError
+
+    @property
+    def compacts(self) -> bool:
+        """Whether `forward` also runs on compact sub-models."""
+        return True
+
+    @property
+    def dropout_sites(self) -> dict[str, int]:
+        """Where ordinary dropout can act: name of the row group -> number of units."""
+        return {}
+
+    @cached_property
+    def structure(self) -> Structure:
+        """(d, D, L, J) for the theory."""
+        return Structure.from_shapes(self.shapes)
+
+
+def linear(params: Params, name: str, inputs: Tensor) -> Tensor:
+    """x W^T + b for every client."""
+    bias = params[f"{name}.bias"].unsqueeze(1)
+    return torch.baddbmm(bias, inputs, params[f"{name}.weight"].transpose(1, 2))
+
+
+def masked_units(activations: Tensor, site: str, unit_masks: dict[str, Tensor]) -> Tensor:
+    """Ordinary dropout at a site, if it is on."""
+    mask = unit_masks.get(site)
+    return activations if mask is None else activations * mask
+
+
+def unit_group(layer: str, following: str, size: int, rows: RowKind, span: int = 1) -> RowGroup:
+    """The units (or filters) of a layer; each is read by `span` columns of the following layer.
+
+    As units they own those columns; as bare weight rows they leave them in place, idle while the row is dropped.
+    """
+    if rows == "units":
+        own = (Slice(f"{layer}.weight", 0), Slice(f"{layer}.bias", 0))
+        return RowGroup(layer, size, (*own, Slice(f"{following}.weight", 1, span=span, scaled=True)))
+    # relu and pooling are positively homogeneous: scaling a unit's own row is scaling its output
+    own = (Slice(f"{layer}.weight", 0, scaled=True), Slice(f"{layer}.bias", 0, scaled=True))
+    return RowGroup(layer, size, own, idle=(Slice(f"{following}.weight", 1, span=span),))
+
+
+def class_rows(layer: str, size: int) -> RowGroup:
+    """The rows of the output layer; a dropped class has logit 0."""
+    return RowGroup(layer, size, (Slice(f"{layer}.weight", 0), Slice(f"{layer}.bias", 0)), output=True)

@@ -1,0 +1,169 @@
+"""The variational family: rows follow beta_j N(mu_j, s^2 I) + (1 - beta_j) delta(0).
+
+A draw is random-access: it depends on (key, step, index of the weight) alone, so noise that could not
+change a weight is never drawn, and what is drawn does not depend on what was skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+IntArray = npt.NDArray[np.int64]
+UintArray = npt.NDArray[np.uint64]
+FloatArray = npt.NDArray[np.float64]
+
+MAX_NORMAL = math.sqrt(-2 * math.log(2.0**-53)) * (1 + 2.0**-50)
+"""No draw exceeds this size (about 8.57): the least uniform is 2^-53; a hair more covers rounding."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_WORD = 2**64 - 1
+
+
+def _mix_int(x: int) -> int:
+    """splitmix64's finaliser of one Python integer (numpy scalars would warn of overflow)."""
+    x &= _WORD
+    x = ((x ^ (x >> 30)) * _MIX_1) & _WORD
+    x = ((x ^ (x >> 27)) * _MIX_2) & _WORD
+    return x ^ (x >> 31)
+
+
+def _mix(x: UintArray) -> UintArray:
+    """splitmix64's finaliser of an array, modulo 2^64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def _uniform(bits: UintArray) -> FloatArray:
+    """The top 53 bits as a number in (0, 1]."""
+    return ((bits >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
+
+
+def normal_at(key: int, step: int, index: IntArray) -> FloatArray:
+    """Standard normal draws, each a function of (key, step, its index) alone; none exceeds MAX_NORMAL.
+
+    Box-Muller: sqrt(-2 ln u1) cos(2 pi u2), u1 and u2 hashed from the three coordinates.
+    """
+    seed = _mix_int(_mix_int(key + _GOLDEN) + (step + 1) * _GOLDEN)
+    radius_seed = _mix_int(seed + _GOLDEN)
+    angle_seed = _mix_int(seed + 2 * _GOLDEN)
+    counter = index.reshape(-1).astype(np.uint64)  # one dimension: numpy scalars would warn of overflow
+    # Hashed twice with different seeds, so that no two streams are shifts of one another.
+    place = _mix(np.uint64(seed) + (counter + np.uint64(1)) * np.uint64(_GOLDEN))
+    radius = np.sqrt(-2 * np.log(_uniform(_mix(place ^ np.uint64(radius_seed)))))
+    draws: FloatArray = radius * np.cos(2 * math.pi * _uniform(_mix(place ^ np.uint64(angle_seed))))
+    return draws.reshape(index.shape)
+
+
+def may_change(weight: Tensor, std: float) -> Tensor:
+    """Which entries adding std * z, |z| <= MAX_NORMAL, could change after rounding to the tensor's dtype.
+
+    An entry w stays if |w| 2^-25 > std MAX_NORMAL (2^-54 in float64): half the spacing of numbers below a
+    power of two. Zeros and subnormal numbers stay only if all noise is under half of the least number.
+    Never misses an entry; may name too many by a factor of two in size.
+    """
+    if not 0 <= std < math.inf:
+        raise ValueError(f"std must be in [0, inf), not {std}")
+    numbers = torch.finfo(weight.dtype)
+    bound = std * MAX_NORMAL * 4 / numbers.eps
+    if bound < numbers.tiny:
+        return torch.zeros_like(weight, dtype=torch.bool)
+    # Rounding the bound to the dtype is harmless: no number of that dtype lies between the two.
+    return weight.abs() <= min(bound, numbers.max)
+
+
+@torch.no_grad()
+def sample(
+    mu: Tensor,
+    std: float,
+    keys: Sequence[int],
+    step: int,
+    index: Tensor | None = None,
+    everywhere: bool = False,
+) -> tuple[Tensor, int]:
+    """theta ~ N(mu, std^2 I) for a block of clients [clients, ...], and how many entries were drawn.
+
+    Client i draws with keys[i]; `index` (shaped as mu) is each entry's place in the full model, by default
+    its flat position within the client's tensor. Tensors of one client must not share places in one step.
+    Noise is added in float64 and rounded to mu's dtype, and only drawn where `may_change`; if that is
+    nowhere, theta is mu itself. `everywhere` is the slow twin that draws all of it.
+
+    No gradient flows through: d theta / d mu = I, so the gradient with respect to mu is the gradient at the
+    sampled theta (reparameterisation); put requires_grad on theta.
+    """
+    if len(keys) != len(mu):
+        raise ValueError(f"one key per client is needed: {len(mu)} clients, {len(keys)} keys")
+    if index is not None and index.shape != mu.shape:
+        raise ValueError(f"index must be shaped as mu, {tuple(mu.shape)}, not {tuple(index.shape)}")
+    chosen = torch.ones_like(mu, dtype=torch.bool) if everywhere else may_change(mu, std)
+    if not bool(chosen.any()):
+        return mu, 0
+    theta = mu.detach().clone(memory_format=torch.contiguous_format)
+    drawn = 0
+    for client, key in enumerate(keys):
+        place = chosen[client].reshape(-1).nonzero().squeeze(1)
+        position = place if index is None else index[client].reshape(-1)[place]
+        z = torch.from_numpy(normal_at(key, step, position.cpu().numpy())).to(mu.device)
+        flat = theta[client].view(-1)
+        old = flat[place]
+        new = (old.double() + std * z).to(mu.dtype)
+        flat[place] = torch.where(new == old, old, new)  # noise that vanishes leaves the sign of a zero, too
+        drawn += place.numel()
+    return theta, drawn
+
+
+def sample_global(U: Mapping[str, Tensor], std: float, key: int) -> dict[str, Tensor]:
+    """The global weights of a round; no two of them share a draw.
+
+    Eq. (global_weights): theta_r ~ N(U_r, s^2 I).
+    A tensor which the noise cannot change shares its memory with U.
+    """
+    theta = {}
+    offset = 0
+    for name, mu in U.items():
+        index = torch.arange(offset, offset + mu.numel(), device=mu.device).reshape(1, *mu.shape)
+        theta[name] = sample(mu.unsqueeze(0), std, [key], 0, index)[0][0].detach()
+        offset += mu.numel()
+    return theta
+
+
+def kl_to_prior(mu: Tensor, pattern: Tensor, variance: float, prior_variance: float, dropout_rate: float) -> float:
+    """KL of the rows' variational approximation, given the dropping pattern, to the spike-and-slab prior.
+
+    Eq. (loss), KL(pi~ || pi), for rows mu [rows, width] with pi = p delta(0) + (1-p) N(0, prior_variance I):
+    a held row costs KL(N(mu_j, s^2 I) || N(0, prior_variance I)) - ln(1-p), a dropped one -ln p, because
+    spike and slab are mutually singular.
+    Differs from the paper: it never states its prior.
+    """
+    if not (variance >= 0 and prior_variance > 0 and 0 <= dropout_rate <= 1):
+        raise ValueError(
+            "needed: variance >= 0, prior_variance > 0 and dropout_rate in [0, 1], "
+            f"not {variance}, {prior_variance} and {dropout_rate}"
+        )
+    held = mu.detach()[pattern].double()
+    dropped = len(pattern) - len(held)
+    labels = _cost(len(held), 1 - dropout_rate) + _cost(dropped, dropout_rate)
+    if held.numel() == 0:
+        return labels
+    if variance == 0:
+        return math.inf  # a point mass has no density against a Gaussian
+    ratio = variance / prior_variance
+    # Near 1, ratio - 1 - ln(ratio) cancels; far below, log1p has nothing left to see.
+    log_ratio = math.log1p(ratio - 1) if 0.5 < ratio < 2 else math.log(variance) - math.log(prior_variance)
+    spread = held.numel() * (ratio - 1 - log_ratio)
+    return 0.5 * (spread + float(held.square().sum()) / prior_variance) + labels
+
+
+def _cost(rows: int, probability: float) -> float:
+    """-ln of the prior probability of that many labels; labels that do not occur cost nothing."""
+    if rows == 0:
+        return 0.0
+    return -rows * math.log(probability) if probability > 0 else math.inf

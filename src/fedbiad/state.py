@@ -1,0 +1,42 @@
+"""Where clients' states (scores E^k, ...) live between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbiad.arrays import ClientState
+
+
+class MemoryStore:
+    """States of the clients seen so far; `fresh` makes the state of one never seen."""
+
+    def __init__(self, fresh: Callable[[], ClientState]) -> None:
+        self._fresh = fresh
+        self._states: dict[int, ClientState] = {}
+
+    def get(self, ids: Sequence[int]) -> ClientState:
+        """The states of a block of clients, stacked [clients, ...]."""
+        own = [self._states.get(client) or self._fresh() for client in ids]
+        return {name: np.stack([state[name] for state in own]) for name in own[0]}
+
+    def put(self, ids: Sequence[int], state: ClientState, keep: npt.NDArray[np.bool_]) -> None:
+        """Remember the states of the clients of a block for which `keep` is true."""
+        for i in np.flatnonzero(keep).tolist():
+            self._states[ids[i]] = {name: value[i].copy() for name, value in state.items()}
+
+    def dump(self) -> dict[str, npt.NDArray[np.generic]]:
+        """All states as arrays: `clients` [seen] and each part of the state [seen, ...], by client number."""
+        ids = sorted(self._states)
+        if not ids or not self._states[ids[0]]:
+            return {}
+        parts = {name: np.stack([self._states[k][name] for k in ids]) for name in self._states[ids[0]]}
+        return {"clients": np.array(ids, dtype=np.int64), **parts}
+
+    def load(self, dumped: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Take over what `dump` gave."""
+        names = [name for name in dumped if name != "clients"]
+        ids = dumped["clients"].tolist() if dumped else []
+        self._states = {int(k): {name: dumped[name][i].copy() for name in names} for i, k in enumerate(ids)}

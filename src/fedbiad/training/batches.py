@@ -1,0 +1,47 @@
+"""The data of a block of clients: mini-batches by schedule, or everything a client has, padded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbiad.arrays import IntArray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs [clients, batch, ...], targets [clients, batch], weight 0 where a sample is padding."""
+
+    inputs: Tensor
+    targets: Tensor
+    weight: Tensor | None = None
+
+
+class LocalData:
+    """Samples of a block of clients, taken from a common pool."""
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, members: list[IntArray], schedule: IntArray, batch: int
+    ) -> None:
+        self._inputs, self._targets, self._members, self._batch = inputs, targets, members, batch
+        self._visits = torch.from_numpy(np.stack([own[visits] for own, visits in zip(members, schedule, strict=True)]))
+        self._whole: Batch | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The mini-batch of iteration `step`."""
+        chosen = self._visits[:, step * self._batch : (step + 1) * self._batch]
+        return Batch(self._inputs[chosen], self._targets[chosen])
+
+    def whole(self) -> Batch:
+        """Every sample of every client, clients padded to the largest."""
+        if self._whole is None:
+            longest = max(len(own) for own in self._members)
+            padded = np.stack([np.resize(own, longest) for own in self._members])
+            sizes = np.array([len(own) for own in self._members])
+            real = torch.from_numpy(np.arange(longest)[None, :] < sizes[:, None]).to(self._inputs.dtype)
+            chosen = torch.from_numpy(padded)
+            self._whole = Batch(self._inputs[chosen], self._targets[chosen], real)
+        return self._whole

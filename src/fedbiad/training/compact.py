@@ -1,0 +1,87 @@
+"""The compact step: the same numbers as the masked one, computed from the held rows only.
+
+Exact because a dropped unit outputs relu(0) = 0: its row and its outgoing columns get no gradient. All clients of the
+block must hold equally many rows of each group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbiad.arrays import Params, Pattern
+from fedbiad.errors import LayoutError
+from fedbiad.rows import Layout, kept_rows
+from fedbiad.training.step import LocalStep
+
+
+class CompactStep(LocalStep):
+    """Works on the gathered sub-model; a changed pattern writes it back and gathers anew."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.weight_decay and has_idle(self.layout):
+            raise LayoutError(
+                "weight decay also shrinks the columns that dropped weight rows leave idle, which the compact "
+                "step does not touch; use form = 'masked' or rows = 'units'"
+            )
+        self._scales = {name: self._scale_of(name) for name in self.full}
+        self._places = self.places() if self.noise.std else {}
+        self._gather(self.pattern)
+
+    def set_pattern(self, pattern: Pattern) -> None:
+        if np.array_equal(pattern, self.pattern):
+            return
+        self.layout.scatter(self.full, self.u, self.indices)
+        self._gather(pattern)
+
+    def _gather(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+        self.indices = self.layout.kept_indices(pattern)
+        self.u = self.layout.gather(self.full, self.indices)
+        self.kept_places = self.layout.gather(self._places, self.indices) if self._places else {}
+        self.kept = {
+            group.name: torch.from_numpy(kept_rows(pattern[:, self.layout.ranges[group.name]], group.name))
+            for group in self.layout.groups
+        }
+
+    def sample_weights(self, step: int) -> Params:
+        sampled = self.noise.add(self.kept_places, self.u, step)
+        return {n: value if self._scales[n] == 1.0 else value * self._scales[n] for n, value in sampled.items()}
+
+    def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+        masks = {site: self._kept_units(site, mask) for site, mask in unit_masks.items()}
+        outputs = self.model.forward(theta, inputs, masks)
+        for group in self.layout.groups:
+            if group.output:  # a dropped class keeps its place, with logit 0
+                kept = self.kept[group.name][:, None, :].expand(outputs.shape)
+                outputs = outputs.new_zeros(*outputs.shape[:2], group.size).scatter(2, kept, outputs)
+        return outputs
+
+    def descend(self, gradients: Params) -> None:
+        for name, u in self.u.items():
+            if self.weight_decay:
+                u.mul_(1.0 - self.learning_rate * self.weight_decay)
+            u.add_(gradients[name], alpha=-self.learning_rate * self._scales[name])
+
+    def finish(self) -> Params:
+        self.layout.scatter(self.full, self.u, self.indices)
+        return self.full
+
+    def _scale_of(self, name: str) -> float:
+        parts = [part for group in self.layout.groups for part in group.slices if part.param == name]
+        return self.scale ** sum(part.scaled for part in parts)
+
+    def _kept_units(self, site: str, mask: Tensor) -> Tensor:
+        if site not in self.kept:
+            return mask
+        kept = self.kept[site][:, None, :].expand(-1, mask.shape[1], -1)
+        return mask.gather(2, kept)
+
+
+def has_idle(layout: Layout) -> bool:
+    """Whether some rows leave columns of the next layer idle."""
+    return any(group.idle for group in layout.groups)

@@ -1,0 +1,54 @@
+"""The reference step: full tensors, dropped rows multiplied by zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbiad.arrays import Params, Pattern
+from fedbiad.rows import AxisMasks, on_axis
+from fedbiad.training.step import LocalStep
+
+
+class MaskedStep(LocalStep):
+    """theta = beta o (U + noise) on full tensors."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._places = self.places() if self.noise.std else {}
+        self.set_pattern(self.pattern)
+
+    def set_pattern(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+        dtype = next(iter(self.full.values())).dtype
+        self._scaled = self._factors(self.layout.axis_masks(pattern, self.scale, dtype))
+        self._held = self._factors(self.layout.axis_masks(pattern, 1.0, dtype)) if self.weight_decay else {}
+
+    def sample_weights(self, step: int) -> Params:
+        sampled = self.noise.add(self._places, self.full, step)
+        return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
+
+    def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+        return self.model.forward(theta, inputs, unit_masks)
+
+    def descend(self, gradients: Params) -> None:
+        for name, u in self.full.items():
+            if self.weight_decay:
+                u.add_(_times(u, self._held.get(name, [])), alpha=-self.learning_rate * self.weight_decay)
+            # theta = mask o U, so the gradient with respect to U is the mask times that with respect to theta
+            u.add_(_times(gradients[name], self._scaled.get(name, [])), alpha=-self.learning_rate)
+
+    def finish(self) -> Params:
+        return self.full
+
+    def _factors(self, masks: AxisMasks) -> dict[str, list[Tensor]]:
+        dims = {name: value.dim() for name, value in self.full.items()}
+        return {name: [on_axis(mask, axis, dims[name]) for axis, mask in axes] for name, axes in masks.items()}
+
+
+def _times(value: Tensor, factors: list[Tensor]) -> Tensor:
+    for factor in factors:
+        value = torch.mul(value, factor)
+    return value
