@@ -128,8 +128,9 @@ class Layout:
         norms = torch.zeros((clients, self.num_rows), dtype=torch.float64)
         for group in self.groups:
             for part in group.slices:
-                squares = u[part.param].detach().square().movedim(part.axis + 1, 1).flatten(2).sum(2)
-                per_row = squares.double().view(clients, part.repeat, group.size, part.span).sum((1, 3))
+                rows_first = u[part.param].detach().square().movedim(part.axis + 1, 1)
+                squares = rows_first.reshape(*rows_first.shape[:2], -1).sum(2, dtype=torch.float64)
+                per_row = squares.view(clients, part.repeat, group.size, part.span).sum((1, 3))
                 norms[:, self.ranges[group.name]] += per_row
         return norms.numpy()
 

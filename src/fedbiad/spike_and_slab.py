@@ -7,16 +7,19 @@ change a weight is never drawn, and what is drawn does not depend on what was sk
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-IntArray = npt.NDArray[np.int64]
+from fedbiad.arrays import FloatArray, IntArray
+
 UintArray = npt.NDArray[np.uint64]
-FloatArray = npt.NDArray[np.float64]
+
+Positions = Callable[[IntArray, IntArray], IntArray]
+"""From the number of a client in its block and a flat place in its tensor to the place in the full model."""
 
 MAX_NORMAL = math.sqrt(-2 * math.log(2.0**-53)) * (1 + 2.0**-50)
 """No draw exceeds this size (about 8.57): the least uniform is 2^-53; a hair more covers rounding."""
@@ -47,20 +50,29 @@ def _uniform(bits: UintArray) -> FloatArray:
     return ((bits >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
 
 
+def _seeds(key: int, step: int) -> tuple[int, int, int]:
+    """Three words hashed from (key, step): one for the place, one each for radius and angle."""
+    seed = _mix_int(_mix_int(key + _GOLDEN) + (step + 1) * _GOLDEN)
+    return seed, _mix_int(seed + _GOLDEN), _mix_int(seed + 2 * _GOLDEN)
+
+
+def _normals(seeds: UintArray, index: IntArray) -> FloatArray:
+    """Box-Muller draws at places `index` [n], entry i with the three seeds [3, n] (or [3, 1] for all)."""
+    place_seed, radius_seed, angle_seed = seeds
+    # Hashed twice with different seeds, so that no two streams are shifts of one another.
+    place = _mix(place_seed + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+    radius = np.sqrt(-2 * np.log(_uniform(_mix(place ^ radius_seed))))
+    draws: FloatArray = radius * np.cos(2 * math.pi * _uniform(_mix(place ^ angle_seed)))
+    return draws
+
+
 def normal_at(key: int, step: int, index: IntArray) -> FloatArray:
     """Standard normal draws, each a function of (key, step, its index) alone; none exceeds MAX_NORMAL.
 
     Box-Muller: sqrt(-2 ln u1) cos(2 pi u2), u1 and u2 hashed from the three coordinates.
     """
-    seed = _mix_int(_mix_int(key + _GOLDEN) + (step + 1) * _GOLDEN)
-    radius_seed = _mix_int(seed + _GOLDEN)
-    angle_seed = _mix_int(seed + 2 * _GOLDEN)
-    counter = index.reshape(-1).astype(np.uint64)  # one dimension: numpy scalars would warn of overflow
-    # Hashed twice with different seeds, so that no two streams are shifts of one another.
-    place = _mix(np.uint64(seed) + (counter + np.uint64(1)) * np.uint64(_GOLDEN))
-    radius = np.sqrt(-2 * np.log(_uniform(_mix(place ^ np.uint64(radius_seed)))))
-    draws: FloatArray = radius * np.cos(2 * math.pi * _uniform(_mix(place ^ np.uint64(angle_seed))))
-    return draws.reshape(index.shape)
+    seeds = np.array(_seeds(key, step), dtype=np.uint64)[:, None]
+    return _normals(seeds, index.reshape(-1)).reshape(index.shape)
 
 
 def may_change(weight: Tensor, std: float) -> Tensor:
@@ -77,7 +89,8 @@ def may_change(weight: Tensor, std: float) -> Tensor:
     if bound < numbers.tiny:
         return torch.zeros_like(weight, dtype=torch.bool)
     # Rounding the bound to the dtype is harmless: no number of that dtype lies between the two.
-    return weight.abs() <= min(bound, numbers.max)
+    small = np.abs(weight.detach().numpy()) <= bound  # numpy compares more than twice as fast as torch
+    return torch.from_numpy(small)
 
 
 @torch.no_grad()
@@ -86,13 +99,13 @@ def sample(
     std: float,
     keys: Sequence[int],
     step: int,
-    index: Tensor | None = None,
+    positions: Positions = lambda client, place: place,
     everywhere: bool = False,
 ) -> tuple[Tensor, int]:
     """theta ~ N(mu, std^2 I) for a block of clients [clients, ...], and how many entries were drawn.
 
-    Client i draws with keys[i]; `index` (shaped as mu) is each entry's place in the full model, by default
-    its flat position within the client's tensor. Tensors of one client must not share places in one step.
+    Client i draws with keys[i]; `positions` gives entries their places in the full model, by default the flat
+    position within the client's tensor. Tensors of one client must not share positions in one step.
     Noise is added in float64 and rounded to mu's dtype, and only drawn where `may_change`; if that is
     nowhere, theta is mu itself. `everywhere` is the slow twin that draws all of it.
 
@@ -101,23 +114,24 @@ def sample(
     """
     if len(keys) != len(mu):
         raise ValueError(f"one key per client is needed: {len(mu)} clients, {len(keys)} keys")
-    if index is not None and index.shape != mu.shape:
-        raise ValueError(f"index must be shaped as mu, {tuple(mu.shape)}, not {tuple(index.shape)}")
     chosen = torch.ones_like(mu, dtype=torch.bool) if everywhere else may_change(mu, std)
-    if not bool(chosen.any()):
+    places = np.flatnonzero(chosen.numpy())  # many times faster than torch's nonzero where few are chosen
+    if len(places) == 0:
         return mu, 0
     theta = mu.detach().clone(memory_format=torch.contiguous_format)
-    drawn = 0
-    for client, key in enumerate(keys):
-        place = chosen[client].reshape(-1).nonzero().squeeze(1)
-        position = place if index is None else index[client].reshape(-1)[place]
-        z = torch.from_numpy(normal_at(key, step, position.cpu().numpy())).to(mu.device)
-        flat = theta[client].view(-1)
-        old = flat[place]
-        new = (old.double() + std * z).to(mu.dtype)
-        flat[place] = torch.where(new == old, old, new)  # noise that vanishes leaves the sign of a zero, too
-        drawn += place.numel()
-    return theta, drawn
+    client, place = np.divmod(places, mu[0].numel())
+    seeds = np.array([_seeds(key, step) for key in keys], dtype=np.uint64).T
+    z = torch.from_numpy(_normals(seeds[:, client], positions(client, place)))
+    flat, where = theta.view(-1), torch.from_numpy(places)
+    old = flat[where]
+    new = (old.double() + std * z).to(mu.dtype)
+    flat[where] = torch.where(new == old, old, new)  # noise that vanishes leaves the sign of a zero, too
+    return theta, len(places)
+
+
+def shifted(offset: int) -> Positions:
+    """Positions of a whole tensor whose first entry stands at `offset` in the full model."""
+    return lambda client, place: place + offset
 
 
 def sample_global(U: Mapping[str, Tensor], std: float, key: int) -> dict[str, Tensor]:
@@ -129,8 +143,8 @@ def sample_global(U: Mapping[str, Tensor], std: float, key: int) -> dict[str, Te
     theta = {}
     offset = 0
     for name, mu in U.items():
-        index = torch.arange(offset, offset + mu.numel(), device=mu.device).reshape(1, *mu.shape)
-        theta[name] = sample(mu.unsqueeze(0), std, [key], 0, index)[0][0].detach()
+        drawn, _ = sample(mu.unsqueeze(0), std, [key], 0, shifted(offset))
+        theta[name] = drawn[0].detach()
         offset += mu.numel()
     return theta
 
@@ -153,12 +167,10 @@ def kl_to_prior(mu: Tensor, pattern: Tensor, variance: float, prior_variance: fl
     labels = _cost(len(held), 1 - dropout_rate) + _cost(dropped, dropout_rate)
     if held.numel() == 0:
         return labels
-    if variance == 0:
-        return math.inf  # a point mass has no density against a Gaussian
     ratio = variance / prior_variance
-    # Near 1, ratio - 1 - ln(ratio) cancels; far below, log1p has nothing left to see.
-    log_ratio = math.log1p(ratio - 1) if 0.5 < ratio < 2 else math.log(variance) - math.log(prior_variance)
-    spread = held.numel() * (ratio - 1 - log_ratio)
+    if ratio == 0:
+        return math.inf  # a point mass has no density against a Gaussian
+    spread = held.numel() * (ratio - 1 - math.log(ratio))
     return 0.5 * (spread + float(held.square().sum()) / prior_variance) + labels
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbiad.data import digits, load
+from fedbiad.data import digits, fetch, load
 from fedbiad.errors import DataError
 
 
@@ -76,3 +76,11 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
     np.savez(bad, images=np.array([{"a": 1}], dtype=object), targets=np.zeros(1, np.uint8))
     with pytest.raises(DataError, match=r"allow_pickle=False"):
         digits.read(bad)
+
+
+def test_fetching_reports_that_it_is_embedded() -> None:
+    lines: list[str] = []
+    assert fetch("digits", report=lines.append) == digits.PATH
+    assert lines == ["digits: embedded in the package, nothing to fetch"]
+    with pytest.raises(DataError, match=r"'cifar'; choose one of mnist, fmnist, digits"):
+        fetch("cifar")

@@ -28,6 +28,7 @@ PTB_ROWS = 10_000 + 1_200 * 4 + 10_000
 CASES = {
     "mnist": (Structure(784, 128, 2, 138), 0.2, 72_000),
     "fmnist": (Structure(784, 256, 2, 266), 0.5, 72_000),
+    "less data than weights": (Structure(784, 128, 2, 138), 0.2, 100),
     "ptb": (Structure(300, 300, 4, PTB_ROWS), 0.5, 11_000_000),
     "ptb by time steps": (Structure(300, 300, 35, PTB_ROWS), 0.5, 11_000_000),
 }

@@ -25,7 +25,7 @@ TRAIN = 1500
 def read(path: Path = PATH) -> Arrays:
     """The verified images and targets: first 1,500 for training, last 297 for testing."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             images, targets = file["images"], file["targets"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, str(error)) from error

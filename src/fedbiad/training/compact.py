@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbiad.arrays import Params, Pattern
+from fedbiad.arrays import IntArray, Params, Pattern
 from fedbiad.errors import LayoutError
 from fedbiad.rows import Layout, kept_rows
+from fedbiad.spike_and_slab import Positions
 from fedbiad.training.step import LocalStep
 
 
@@ -29,7 +30,7 @@ class CompactStep(LocalStep):
                 "step does not touch; use form = 'masked' or rows = 'units'"
             )
         self._scales = {name: self._scale_of(name) for name in self.full}
-        self._places = self.places() if self.noise.std else {}
+        self._positions = {name: self._positions_of(name, offset) for name, offset in self.offsets().items()}
         self._gather(self.pattern)
 
     def set_pattern(self, pattern: Pattern) -> None:
@@ -42,14 +43,13 @@ class CompactStep(LocalStep):
         self.pattern = pattern
         self.indices = self.layout.kept_indices(pattern)
         self.u = self.layout.gather(self.full, self.indices)
-        self.kept_places = self.layout.gather(self._places, self.indices) if self._places else {}
         self.kept = {
             group.name: torch.from_numpy(kept_rows(pattern[:, self.layout.ranges[group.name]], group.name))
             for group in self.layout.groups
         }
 
     def sample_weights(self, step: int) -> Params:
-        sampled = self.noise.add(self.kept_places, self.u, step)
+        sampled = self.noise.add(self._positions, self.u, step)
         return {n: value if self._scales[n] == 1.0 else value * self._scales[n] for n, value in sampled.items()}
 
     def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
@@ -70,6 +70,17 @@ class CompactStep(LocalStep):
     def finish(self) -> Params:
         self.layout.scatter(self.full, self.u, self.indices)
         return self.full
+
+    def _positions_of(self, name: str, offset: int) -> Positions:
+        """From an entry of the compact tensor to its place in the full model."""
+
+        def positions(client: IntArray, place: IntArray) -> IntArray:
+            coordinates = list(np.unravel_index(place, self.u[name].shape[1:]))
+            for axis, index in self.indices.get(name, []):
+                coordinates[axis] = index.numpy()[client, coordinates[axis]]
+            return offset + np.ravel_multi_index(coordinates, self.full[name].shape[1:])
+
+        return positions
 
     def _scale_of(self, name: str) -> float:
         parts = [part for group in self.layout.groups for part in group.slices if part.param == name]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Pattern
 from fedbiad.rows import AxisMasks, on_axis
+from fedbiad.spike_and_slab import shifted
 from fedbiad.training.step import LocalStep
 
 
@@ -17,7 +18,7 @@ class MaskedStep(LocalStep):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._places = self.places() if self.noise.std else {}
+        self._positions = {name: shifted(offset) for name, offset in self.offsets().items()}
         self.set_pattern(self.pattern)
 
     def set_pattern(self, pattern: Pattern) -> None:
@@ -27,7 +28,7 @@ class MaskedStep(LocalStep):
         self._held = self._factors(self.layout.axis_masks(pattern, 1.0, dtype)) if self.weight_decay else {}
 
     def sample_weights(self, step: int) -> Params:
-        sampled = self.noise.add(self._places, self.full, step)
+        sampled = self.noise.add(self._positions, self.full, step)
         return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
 
     def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from fedbiad import spike_and_slab
 from fedbiad.arrays import Params, Pattern
 from fedbiad.models.base import Model
 from fedbiad.rows import Layout
+from fedbiad.spike_and_slab import Positions
 from fedbiad.training.batches import Batch
 from fedbiad.training.objective import cross_entropy
 
@@ -32,13 +34,13 @@ class Noise:
     drawn: int = 0
     weights: int = 0
 
-    def add(self, name_offsets: Mapping[str, Tensor], mu: Params, step: int) -> Params:
-        """theta ~ N(mu, std^2 I); `name_offsets` gives every entry's place in the full model [clients, ...]."""
+    def add(self, positions: Mapping[str, Positions], mu: Params, step: int) -> Params:
+        """theta ~ N(mu, std^2 I); positions in the full model make it independent of the form of the step."""
         if self.std == 0.0:
             return mu
         theta = {}
         for name, value in mu.items():
-            theta[name], drawn = spike_and_slab.sample(value, self.std, self.keys, step, name_offsets[name])
+            theta[name], drawn = spike_and_slab.sample(value, self.std, self.keys, step, positions[name])
             self.drawn += drawn
             self.weights += value.numel()
         return theta
@@ -103,11 +105,7 @@ class LocalStep:
             self.descend(dict(zip(leaves, gradients, strict=True)))
         return losses.detach()
 
-    def places(self) -> Params:
-        """Each entry's place in the full model, so that noise does not depend on the form of the step."""
-        places, offset = {}, 0
-        for name, value in self.full.items():
-            count = value[0].numel()
-            places[name] = torch.arange(offset, offset + count).view(1, *value.shape[1:]).expand(value.shape)
-            offset += count
-        return places
+    def offsets(self) -> dict[str, int]:
+        """Where each parameter begins in the full model."""
+        sizes = [value[0].numel() for value in self.full.values()]
+        return dict(zip(self.full, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
