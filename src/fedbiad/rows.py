@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from fedbiad.arrays import FloatArray, IntArray, Params, Pattern, Shapes
 from fedbiad.errors import LayoutError
+
+RowKind = Literal["units", "weight-rows"]
+"""What one label drops: a hidden unit (row, bias, the next layer's column) or one bare weight row."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Server:
     method: Method
     layout: Layout
     seed: int
-    selected: float  # kappa: share of the clients selected each round
+    selected: int  # c = max(floor(kappa K), 1): clients selected each round
     server_step: float = 1.0  # gamma
 
     def aggregate(self, transport: Transport, u: Params, start: int, rounds: int) -> Iterator[RoundOutcome]:
@@ -106,9 +106,8 @@ def upload_bytes(layout: Layout, pattern: np.ndarray[tuple[int, ...], np.dtype[n
     return [int(kept) * VALUE_BYTES + labels for kept in layout.kept_weights(pattern)]
 
 
-def select_clients(seed: int, round_: int, clients: int, share: float) -> tuple[int, ...]:
-    """C_r: a random set of max(floor(kappa K), 1) clients, in ascending order."""
-    count = max(int(share * clients + 1e-9), 1)
+def select_clients(seed: int, round_: int, clients: int, count: int) -> tuple[int, ...]:
+    """C_r: a random set of c clients, in ascending order."""
     chosen = streams.stream(seed, round_, streams.SERVER, "selection").choice(clients, count, replace=False)
     return tuple(sorted(int(k) for k in chosen))
 

@@ -74,8 +74,7 @@ def test_real_fashion_mnist_has_its_known_statistics() -> None:
 @pytest.mark.usefixtures("mnist_home")
 def test_real_mnist_federates_over_a_hundred_clients() -> None:
     data = federate(load("mnist"), partition="labels", clients=100, seed=0, evaluate_on="validation")
-    assert data.inputs.shape == (50000, 1, 28, 28)
-    assert len(data.eval_targets) == 10000
+    assert (data.inputs.shape, len(data.eval_targets)) == ((50000, 1, 28, 28), 10000)
     assert sum(data.sizes) + data.unused == 50000
     assert {len(torch.unique(data.targets[m])) for m in data.members} == {5}
 
@@ -162,11 +161,12 @@ def test_interrupted_write_leaves_the_old_file(tiny: Path, monkeypatch: pytest.M
 
 
 def test_images_and_labels_must_belong_together(tiny: Path) -> None:
-    content = mnist.to_idx(np.zeros(5, np.uint8))
-    mnist.FILES["mnist"]["t10k-labels-idx1-ubyte"] = hashlib.sha256(content).hexdigest()
-    (tiny / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
-    with pytest.raises(DataError, match=r"mnist t10k: images \(4, 28, 28\) and 5 labels"):
-        mnist.read_mnist()
+    for labels in ([0] * 5, [0, 0, 0, 10]):
+        content = mnist.to_idx(np.array(labels, np.uint8))
+        mnist.FILES["mnist"]["t10k-labels-idx1-ubyte"] = hashlib.sha256(content).hexdigest()
+        (tiny / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
+        with pytest.raises(DataError, match=rf"t10k: images \(4, 28, 28\) and {len(labels)} labels up to {labels[-1]}"):
+            mnist.read_mnist()
 
 
 @settings(deadline=None, max_examples=50)

@@ -5,6 +5,6 @@
 
 from fedbiad.data.base import DATASETS, Dataset, FederatedData, federate, load
 from fedbiad.data.fetch import fetch
-from fedbiad.data.partition import PARTITIONS, IntArray
+from fedbiad.data.partition import PARTITIONS
 
-__all__ = ["DATASETS", "PARTITIONS", "Dataset", "FederatedData", "IntArray", "federate", "fetch", "load"]
+__all__ = ["DATASETS", "PARTITIONS", "Dataset", "FederatedData", "federate", "fetch", "load"]

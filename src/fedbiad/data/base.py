@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fedbiad import streams
+from fedbiad.arrays import IntArray
 from fedbiad.data import digits, mnist
 from fedbiad.data.mnist import Arrays, Bytes
-from fedbiad.data.partition import IntArray, Settings, split
+from fedbiad.data.partition import Settings, split
 from fedbiad.errors import DataError
 
 

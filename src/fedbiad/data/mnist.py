@@ -19,6 +19,7 @@ import numpy.typing as npt
 import platformdirs
 
 from fedbiad.errors import DataError
+from fedbiad.files import write_atomically
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes, Bytes, Bytes]
@@ -101,15 +102,7 @@ def store(name: str, file: str, content: bytes) -> None:
     """Put a file into the cache directory as a whole: interrupted, it leaves the old one as it was."""
     path = cache_directory(name) / f"{file}.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("wb") as stream:
-            stream.write(gzip.compress(content, compresslevel=6, mtime=0))
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path, gzip.compress(content, compresslevel=6, mtime=0))
 
 
 def _damaged(name: str, path: Path, reason: str) -> DataError:
@@ -140,7 +133,7 @@ def to_idx(array: Bytes) -> bytes:
 
 def csv_to_idx(table: bytes) -> tuple[bytes, bytes]:
     """The images' and labels' idx files of a CSV table: a header, then label and 784 pixels a row."""
-    body = table[table.index(b"\n") + 1 :].strip().replace(b"\r", b"").replace(b"\n", b",")
+    body = table[table.index(b"\n") + 1 :].strip().replace(b"\n", b",")
     rows = np.fromstring(body, dtype=np.uint8, sep=",").reshape(-1, 1 + SIDE * SIDE)
     return to_idx(rows[:, 1:].reshape(-1, SIDE, SIDE)), to_idx(rows[:, 0])
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedbiad.arrays import IntArray
 from fedbiad.errors import DataError
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 from fedbiad import patterns
 from fedbiad.arrays import ClientState, FloatArray, IntArray, Losses, Pattern
 from fedbiad.cohort import Cohort
-from fedbiad.rows import Layout
+from fedbiad.rows import Layout, RowKind
 from fedbiad.theory import Structure
 
 Resampled = Pattern
@@ -32,8 +32,8 @@ class Method:
     aggregation: Literal["holders", "zeros", "old"] = "holders"
 
     @property
-    def row_kind(self) -> str:
-        """What one dropping label drops: "units" or "weight-rows"."""
+    def row_kind(self) -> RowKind:
+        """What one dropping label drops."""
         return "units"
 
     @property
@@ -94,12 +94,12 @@ class RowDropout(Method):
     """What every method that drops rows has in common."""
 
     dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
-    rows: Literal["units", "weight-rows"] = "units"
+    rows: RowKind = "units"
     scope: patterns.Scope = "group"
     scaling: Literal["inverse", "none"] = "inverse"
 
     @property
-    def row_kind(self) -> str:
+    def row_kind(self) -> RowKind:
         return self.rows
 
     @property

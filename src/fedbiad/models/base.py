@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.rows import Layout, RowGroup, Slice
+from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
-
-RowKind = Literal["units", "weight-rows"]
 
 
 @dataclass(frozen=True)

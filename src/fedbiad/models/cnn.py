@@ -8,8 +8,8 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.models.base import Model, RowKind, class_rows, linear, masked_units, unit_group
-from fedbiad.rows import Layout
+from fedbiad.models.base import Model, class_rows, linear, masked_units, unit_group
+from fedbiad.rows import Layout, RowKind
 
 KERNEL = 5
 

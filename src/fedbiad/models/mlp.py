@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.models.base import Model, RowKind, class_rows, linear, masked_units, unit_group
-from fedbiad.rows import Layout
+from fedbiad.models.base import Model, class_rows, linear, masked_units, unit_group
+from fedbiad.rows import Layout, RowKind
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import Model, RowKind
-from fedbiad.rows import Layout
+from fedbiad.models.base import Model
+from fedbiad.rows import Layout, RowKind
 
 
 @dataclass(frozen=True)

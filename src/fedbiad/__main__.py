@@ -1,0 +1,3 @@
+from fedbiad.cli import main
+
+main()

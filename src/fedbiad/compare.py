@@ -1,0 +1,167 @@
+"""Several plans side by side: every cell is an ordinary run in its own process and directory.
+
+A comparison that was stopped goes on where it was; finished runs are taken as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbiad.errors import FedbiadError, RunDirError, RunError
+from fedbiad.experiment import Record
+from fedbiad.plan import Plan, to_dict, to_toml
+from fedbiad.rundir import PLAN, ROUNDS, RunDir
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison: its label (usually the method), its plan (with the seed), its directory."""
+
+    label: str
+    plan: Plan
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The label and the seed."""
+        return f"{self.label} seed {self.plan.seed}"
+
+
+def cells(plans: dict[str, Plan], seeds: Sequence[int], out: Path) -> list[Cell]:
+    """Every labelled plan with every seed, seed by seed."""
+    return [
+        Cell(label, plan.replace(seed=seed), out / f"{label}-seed{seed}")
+        for seed in seeds
+        for label, plan in plans.items()
+    ]
+
+
+def check(todo: Sequence[Cell]) -> None:
+    """Refuse directories that hold a run of another plan, before anything is started."""
+    for cell in todo:
+        if (cell.path / PLAN).exists():
+            found = to_dict(RunDir(cell.path).plan())
+            wanted = to_dict(cell.plan)
+            # how the work is done does not matter for what comes out
+            if {**found, "engine": 0} != {**wanted, "engine": 0}:
+                differing = [key for key in wanted if key != "engine" and found.get(key) != wanted[key]]
+                raise RunDirError(
+                    f"{cell.path} holds a run of another plan (it differs in {', '.join(differing)}); "
+                    "choose another --out, or remove it"
+                )
+
+
+def run(
+    todo: Sequence[Cell], jobs: int, on_progress: Callable[[Cell, int], None], stop: Callable[[], bool]
+) -> list[Record]:
+    """Run all cells, `jobs` at a time; returns their summaries in order, or raises after the first that failed."""
+    check(todo)
+    waiting = [cell for cell in todo if RunDir(cell.path).summary() is None]
+    active: list[tuple[Cell, subprocess.Popen[bytes], Path]] = []
+    with tempfile.TemporaryDirectory(prefix="fedbiad-") as scratch:
+        try:
+            while (waiting and not stop()) or active:
+                while waiting and len(active) < jobs and not stop():
+                    cell = waiting.pop(0)
+                    active.append((cell, *_launch(cell, Path(scratch))))
+                time.sleep(0.2)
+                for entry in list(active):
+                    cell, process, log = entry
+                    on_progress(cell, _rounds_done(cell))
+                    code = process.poll()
+                    if code is not None:
+                        active.remove(entry)
+                        if code not in (0, INTERRUPTED):
+                            raise RunError(f"{cell.name} failed:\n{log.read_text().strip()}")
+        finally:
+            for _, process, _ in active:
+                process.terminate()
+            for _, process, _ in active:
+                process.wait()
+    summaries = [RunDir(cell.path).summary() for cell in todo]
+    return [summary for summary in summaries if summary is not None]
+
+
+def _launch(cell: Cell, scratch: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start (or go on with) one run as a process of its own; its messages go to a file."""
+    name = cell.path.name
+    log = scratch / f"{name}.log"
+    if (cell.path / PLAN).exists():
+        arguments = ["resume", str(cell.path)]
+    else:
+        plan = scratch / f"{name}.toml"
+        plan.write_text(to_toml(cell.plan))
+        arguments = ["run", str(plan), "--out", str(cell.path)]
+    command = [sys.executable, "-m", "fedbiad", *arguments, "--quiet"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(cell.plan.engine.threads)}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream, env=environment)
+    return process, log
+
+
+def _rounds_done(cell: Cell) -> int:
+    path = cell.path / ROUNDS
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def table(todo: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One row a label: means over the seeds and their spread (sample standard deviation)."""
+    rows: list[dict[str, Any]] = []
+    for label in dict.fromkeys(cell.label for cell in todo):
+        own = [cell for cell in todo if cell.label == label]
+        found = [summary for cell in own if (summary := RunDir(cell.path).summary()) is not None]
+        if len(found) < len(own):
+            raise FedbiadError(f"{label}: {len(own) - len(found)} of {len(own)} runs are not finished")
+        last_five = [summary["accuracy_last_five"] for summary in found]
+        rows.append({
+            "label": label,
+            "seeds": [cell.plan.seed for cell in own],
+            **_mean_and_spread("accuracy", [summary["accuracy"] for summary in found]),
+            **_mean_and_spread("accuracy_last_five", last_five),
+            **{key: _mean(found, key) for key in ("loss", "upload_bytes_per_client", "total_upload_bytes",
+                                                  "resampled_share", "failed_updates", "seconds")},
+        })  # fmt: skip
+    return rows
+
+
+def verdicts(rows: Sequence[dict[str, Any]], metric: str = "accuracy_last_five") -> list[str]:
+    """Each label against the first: points of accuracy and share of the upload, with the noise named."""
+    first, *others = rows
+    lines = []
+    for row in others:
+        points = 100 * (row[metric] - first[metric])
+        share = row["upload_bytes_per_client"] / first["upload_bytes_per_client"]
+        lines.append(f"{row['label']} uploads {share:.0%} of {first['label']}'s bytes at {points:+.2f} points "
+                     f"({_significance(row, first, metric)})")  # fmt: skip
+    return lines
+
+
+def _significance(row: dict[str, Any], first: dict[str, Any], metric: str) -> str:
+    if len(row["seeds"]) < 2:
+        return "one seed: take less than about 0.5 points as noise"
+    error = np.hypot(row[f"{metric}_std"], first[f"{metric}_std"]) / np.sqrt(len(row["seeds"]))
+    beyond = abs(row[metric] - first[metric]) > 2 * error
+    noise = f"two standard errors are {200 * error:.2f}, {len(row['seeds'])} seeds"
+    return f"{'beyond' if beyond else 'within'} the noise: {noise}"
+
+
+def _mean_and_spread(name: str, values: list[float]) -> dict[str, Any]:
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {name: float(np.mean(values)), f"{name}_std": spread, f"{name}_values": values}
+
+
+def _mean(summaries: list[Record], key: str) -> float | None:
+    values = [summary[key] for summary in summaries if summary[key] is not None]
+    return float(np.mean(values)) if values else None

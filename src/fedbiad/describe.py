@@ -1,0 +1,87 @@
+"""What a plan means, without training: rows, parameters, bytes; and what the theory says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from rich.console import Console
+from rich.table import Table
+
+from fedbiad import theory
+from fedbiad.cohort import Cohort
+from fedbiad.data import FederatedData
+from fedbiad.experiment import assemble, build_model, load_federated
+from fedbiad.methods import METHODS, RowDropout
+from fedbiad.models import Model
+from fedbiad.plan import Plan, warnings
+from fedbiad.progress import megabytes
+from fedbiad.server import upload_bytes
+
+
+def describe_plan(plan: Plan, console: Console) -> None:
+    """Data, model, row groups of the plan's method, its options, and the upload of every method."""
+    data = load_federated(plan)
+    model = build_model(plan, data)
+    sizes = sorted(data.sizes)
+    console.print(
+        f"[bold]{plan.name}[/]  {plan.data.name}, {plan.data.partition} partition: {len(sizes)} clients with "
+        f"{sizes[0]} to {sizes[-1]} samples ({data.unused} unused), judged on {len(data.eval_targets)} "
+        f"{data.eval_split} samples; {plan.selected_clients} clients a round, {plan.rounds} rounds", highlight=False,
+    )  # fmt: skip
+    method = plan.resolved_method()
+    layout = model.layout(method.row_kind)
+    console.print(
+        f"model {model}: {layout.num_weights:,} weights = {megabytes(4 * layout.num_weights)}", highlight=False
+    )
+    rows = Table(title=f"row groups of {plan.method} (rows = {method.row_kind}): J = {layout.num_rows} labels")
+    for heading in ("group", "rows", "a row is"):
+        rows.add_column(heading, justify="right" if heading == "rows" else "left")
+    for group in layout.groups:
+        parts = [f"{s.param}[{':, ' * s.axis}j{'' if s.span == 1 else f' x {s.span}'}]" for s in group.slices]
+        rows.add_row(group.name, str(group.size), " + ".join(parts))
+    console.print(rows)
+    console.print(f"options of {plan.method}: {dataclasses.asdict(method)}", highlight=False)
+    uploads = Table(title="upload of one client and round (32-bit values, 1-bit labels)")
+    for heading in ("method", "rows kept", "upload", "of fedavg", "local step"):
+        uploads.add_column(heading, justify="left" if heading in ("method", "local step") else "right")
+    for name in METHODS:
+        uploads.add_row(*_upload_row(plan, name, data, model))
+    console.print(uploads)
+    for warning in warnings(plan):
+        console.print(f"warning: {warning}", highlight=False)
+
+
+def _upload_row(plan: Plan, name: str, data: FederatedData, model: Model) -> list[str]:
+    method = plan.resolved_method(name)
+    experiment = assemble(method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, 1)
+    work = experiment.transport.work
+    pattern = method.first_pattern(work.layout, Cohort(plan.seed, 1, (0,)), method.init_client(work.layout))
+    size = upload_bytes(work.layout, pattern)[0]
+    kept = f"{pattern.sum()} of {work.layout.num_rows}"
+    form = work.step_class().__name__.removesuffix("Step").lower()
+    return [name, kept, megabytes(size), f"{size / (4 * work.layout.num_weights):.1%}", form]
+
+
+def theory_table(plan: Plan, console: Console) -> None:
+    """Eq. (same_variance), Eq. (varepsilon_m) and Eq. (upper_bound) with xi = 0, for rounds up to the plan's last."""
+    data = load_federated(plan)
+    structure = build_model(plan, data).structure
+    method = plan.resolved_method()
+    p = method.dropout_rate if isinstance(method, RowDropout) else 0.0
+    S = structure.unsparse_number(p)
+    sizes = f"d = {structure.inputs}, D = {structure.width}, L = {structure.layers}, J = {structure.rows}"
+    assumed = "B = 2, alpha = 1/2, sigma^2 = 1, xi = 0"
+    console.print(f"{sizes}, p = {p}, S = (1-p) J D = {S:,.0f}, {assumed}", highlight=False)
+    table = Table(title=f"{plan.name}: posterior and error bound by round")
+    for heading in ("round", "m_r", "log10 s²", "std s", "depth", "architecture", "prior", "precision", "epsilon",
+                    "bound"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for r in sorted({1, 2, 5, *range(10, plan.rounds, 10), plan.rounds} & set(range(1, plan.rounds + 1))):
+        m = theory.total_input_data(r, plan.training.iterations, data.sizes)
+        terms = theory.estimation_error(structure, S, m)
+        log_variance = theory.log_posterior_variance(structure, S, m) / math.log(10)
+        bound = theory.error_bound(terms.total, [0.0])
+        table.add_row(str(r), f"{m:,}", f"{log_variance:.2f}", f"{theory.posterior_std(structure, S, m):.2e}",
+                      *[f"{term:.3g}" for term in terms], f"{terms.total:.4g}", f"{bound:.4g}")  # fmt: skip
+    console.print(table)

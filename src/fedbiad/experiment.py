@@ -1,0 +1,204 @@
+"""From a plan, or from a user's own model and data, to the records of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbiad import streams
+from fedbiad.arrays import Params
+from fedbiad.client import LocalTraining
+from fedbiad.data import FederatedData, federate
+from fedbiad.data import load as load_data
+from fedbiad.errors import DataError
+from fedbiad.methods import METHODS, Method
+from fedbiad.models import CNN, MLP, Model, TorchModule
+from fedbiad.plan import EnginePlan, Plan, TrainingPlan
+from fedbiad.rows import Layout
+from fedbiad.server import RoundOutcome, Server
+from fedbiad.state import MemoryStore
+from fedbiad.theory import total_input_data
+from fedbiad.training.evaluate import evaluate
+from fedbiad.transports.inprocess import InProcess
+
+Record = dict[str, Any]
+"""One round as plain numbers: a line of rounds.jsonl."""
+
+LAST = 5
+"""The mean accuracy of this many last rounds is reported beside the last one's."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything assembled, ready to run."""
+
+    model: Model
+    data: FederatedData
+    transport: InProcess
+    server: Server
+    rounds: int
+    seed: int
+    evaluate_every: int = 1
+
+    def initial(self) -> Params:
+        """U_0."""
+        return self.model.init(streams.stream(self.seed, 0, streams.SERVER, "init"))
+
+    def run(self, u: Params, start: int = 0, uploaded: int = 0) -> Iterator[tuple[Record, RoundOutcome]]:
+        """Rounds start+1 .. R from U_start, each with its record; `uploaded` bytes so far."""
+        for outcome in self.server.aggregate(self.transport, u, start, self.rounds):
+            began = time.perf_counter()
+            due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - LAST
+            metrics = evaluate(self.model, outcome.u, self.data.eval_inputs, self.data.eval_targets) if due else None
+            counted = outcome.tally.record()
+            uploaded += sum(outcome.tally.upload_bytes)
+            yield (
+                {
+                    "round": outcome.round,
+                    "accuracy": metrics.accuracy if metrics else None,
+                    "loss": metrics.loss if metrics else None,
+                    **counted,
+                    "total_upload_bytes": uploaded,
+                    "seconds": {"training": outcome.seconds, "evaluation": time.perf_counter() - began},
+                },
+                outcome,
+            )
+
+
+def build(plan: Plan, data: FederatedData | None = None) -> Experiment:
+    """Load the data of a plan (unless given) and assemble it."""
+    data = data or load_federated(plan)
+    model = build_model(plan, data)
+    return assemble(
+        plan.resolved_method(), model, data, plan.training, plan.engine, plan.rounds, plan.seed, plan.selected_clients,
+        plan.evaluate_every,
+    )  # fmt: skip
+
+
+def load_federated(plan: Plan) -> FederatedData:
+    """The data of a plan, spread over its clients."""
+    settings = plan.data
+    return federate(
+        load_data(settings.name, settings.image_size), partition=settings.partition, clients=settings.clients,
+        seed=plan.seed, labels_per_client=settings.labels_per_client, concentration=settings.concentration,
+        evaluate_on=plan.evaluate_on,
+    )  # fmt: skip
+
+
+def build_model(plan: Plan, data: FederatedData) -> Model:
+    """The plan's model, its ends fitted to the data."""
+    channels, side = data.inputs.shape[1], data.inputs.shape[2]
+    if plan.model.name == "mlp":
+        return MLP(data.inputs[0].numel(), tuple(plan.model.hidden), data.classes)
+    if side % 4:
+        raise DataError(f"the cnn pools twice: image side {side} is not a multiple of 4; set data.image_size")
+    return CNN(side, plan.model.filters, plan.model.hidden[0], data.classes, channels)
+
+
+def assemble(
+    method: Method, model: Model, data: FederatedData, training: TrainingPlan, engine: EnginePlan, rounds: int,
+    seed: int, selected: int, evaluate_every: int = 1,
+) -> Experiment:  # fmt: skip
+    """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
+    layout = model.layout(method.row_kind)
+    std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, data.sizes))
+    work = LocalTraining(
+        method, model, layout, training.iterations, training.batch, training.learning_rate, training.weight_decay,
+        training.dropout, std, engine.form,
+    )  # fmt: skip
+    store = MemoryStore(lambda: method.init_client(layout))
+    transport = InProcess(work, data, store, seed, engine.block)
+    server = Server(method, layout, seed, selected, training.server_step)
+    return Experiment(model, data, transport, server, rounds, seed, evaluate_every)
+
+
+def summarise(records: Sequence[Record]) -> Record:
+    """What a run came to: last accuracy, mean of the last five, bytes, time."""
+    judged = [record for record in records if record["accuracy"] is not None]
+    last = judged[-LAST:]
+    shares = [r["resampled_share"] for r in records if r["resampled_share"] is not None]
+    return {
+        "rounds": records[-1]["round"],
+        "accuracy": judged[-1]["accuracy"],
+        "accuracy_last_five": float(np.mean([record["accuracy"] for record in last])),
+        "loss": judged[-1]["loss"],
+        "train_loss": records[-1]["train_loss"],
+        "upload_bytes_per_client": float(np.mean([record["upload_bytes_per_client"] for record in records])),
+        "total_upload_bytes": records[-1]["total_upload_bytes"],
+        "resampled_share": float(np.mean(shares)) if shares else None,
+        "failed_updates": sum(len(record["failed"]) for record in records),
+        "seconds": sum(sum(record["seconds"].values()) for record in records),
+    }
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """The trained weights and how the run went."""
+
+    params: Params
+    records: list[Record]
+
+    @property
+    def summary(self) -> Record:
+        """Last accuracy, mean of the last five, bytes, time."""
+        return summarise(self.records)
+
+
+def simulate(
+    *,
+    model: nn.Module | Model,
+    clients: Sequence[tuple[Tensor, Tensor]],
+    test: tuple[Tensor, Tensor],
+    layout: Layout | None = None,
+    method: str | Method = "fedbiad",
+    rounds: int = 10,
+    learning_rate: float = 0.1,
+    iterations: int = 20,
+    batch: int = 10,
+    selected: float | int = 1.0,
+    server_step: float = 1.0,
+    seed: int = 0,
+    on_round: Callable[[Record], None] | None = None,
+) -> SimulationResult:
+    """Train your own model on your own clients: (inputs, class labels) each, judged on `test` after every round.
+
+    An `nn.Module` needs its `layout`: which entries of which parameters one dropping label drops together.
+    """
+    data = _own_data(clients, test)
+    training = TrainingPlan(learning_rate, iterations, batch, selected, server_step)
+    count = selected if isinstance(selected, int) else max(int(selected * len(clients) + 1e-9), 1)
+    chosen = METHODS[method] if isinstance(method, str) else method
+    experiment = assemble(chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count)
+    records, u = [], experiment.initial()
+    for record, outcome in experiment.run(u):
+        records.append(record)
+        u = outcome.u
+        if on_round:
+            on_round(record)
+    return SimulationResult(u, records)
+
+
+def _own_model(model: nn.Module | Model, layout: Layout | None) -> Model:
+    if isinstance(model, Model):
+        return model
+    if layout is None:
+        raise DataError("an nn.Module needs a layout: simulate(layout=Layout(module_shapes(model), groups), ...)")
+    return TorchModule(model, layout)
+
+
+def _own_data(clients: Sequence[tuple[Tensor, Tensor]], test: tuple[Tensor, Tensor]) -> FederatedData:
+    sizes = [len(targets) for _, targets in clients]
+    empty = [k for k, (inputs, targets) in enumerate(clients) if len(targets) == 0 or len(inputs) != len(targets)]
+    if not clients or empty:
+        raise DataError(f"every client needs as many inputs as labels, and at least one; look at clients {empty[:5]}")
+    ends = np.cumsum(sizes)
+    members = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
+    targets = torch.cat([y for _, y in clients])
+    classes = int(max(targets.max(), test[1].max())) + 1
+    return FederatedData(torch.cat([x for x, _ in clients]), targets, members, *test, "test", classes, 0)

@@ -1,0 +1,245 @@
+"""A plan: everything that determines a run, from a TOML file or from code.
+
+All problems of a plan are found at once; an unknown key is answered with the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedbiad.errors import PlanError
+from fedbiad.methods import FedBIAD, Method
+from fedbiad.plan_problems import key_problems, method_problems, nearest, resolve_method
+from fedbiad.training.step import Form
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+CLOSED = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """Which data, and how they are spread over the clients."""
+
+    __pydantic_config__ = CLOSED
+    name: Literal["mnist", "fmnist", "digits"]
+    clients: Count
+    partition: Literal["labels", "cyclic", "dirichlet", "iid"] = "labels"
+    labels_per_client: Count = 5
+    concentration: Positive = 0.5
+    image_size: Count | None = None
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """Which model; its input and output sizes follow from the data."""
+
+    __pydantic_config__ = CLOSED
+    name: Literal["mlp", "cnn"] = "mlp"
+    hidden: Annotated[tuple[Count, ...], Field(min_length=1)] = (128,)
+    filters: tuple[Count, Count] = (8, 16)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How clients train and the server steps."""
+
+    __pydantic_config__ = CLOSED
+    learning_rate: Positive
+    iterations: Count = 20
+    batch: Count = 10
+    selected: Count | Share = 0.1
+    server_step: Positive = 1.0
+    dropout: Rate = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """How the work is done; none of it changes what comes out (beyond rounding, for `form`)."""
+
+    __pydantic_config__ = CLOSED
+    block: Count = 10
+    form: Form = "auto"
+    checkpoint_every: Count = 1
+    threads: Count = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run."""
+
+    __pydantic_config__ = CLOSED
+    data: DataPlan
+    training: TrainingPlan
+    name: str = "unnamed"
+    method: str = "fedbiad"
+    rounds: Count = 60
+    seed: Annotated[int, Field(ge=0)] = 0
+    dropout_rate: Rate = 0.5
+    evaluate_on: Literal["test", "validation"] = "test"
+    evaluate_every: Count = 1
+    model: ModelPlan = field(default_factory=ModelPlan)
+    engine: EnginePlan = field(default_factory=EnginePlan)
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def resolved_method(self, name: str | None = None) -> Method:
+        """The method with the plan's dropout rate and its own options from [methods.NAME]."""
+        name = name or self.method
+        method, problems = resolve_method(name, self.dropout_rate, self.methods.get(name, {}))
+        if method is None:
+            raise PlanError(problems)
+        return method
+
+    def replace(self, **changes: Any) -> Plan:
+        """The same plan with top-level fields changed, checked again."""
+        return from_dict({**to_dict(self), **changes}, self.name)
+
+    @property
+    def selected_clients(self) -> int:
+        """c = max(floor(kappa K), 1), or the number stated."""
+        selected = self.training.selected
+        return selected if isinstance(selected, int) else max(int(selected * self.data.clients + 1e-9), 1)
+
+
+_ADAPTER = TypeAdapter(Plan)
+
+
+def load(source: str | Path, settings: Mapping[str, str] | None = None) -> Plan:
+    """Read a plan from a TOML file or by the name of a built-in experiment; `settings` override dotted keys."""
+    text, name = _read(source)
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError([f"not valid TOML: {error}"], str(source)) from None
+    raw.setdefault("name", name)
+    for key, value in (settings or {}).items():
+        _set(raw, key, value)
+    return from_dict(raw, str(source))
+
+
+def from_dict(raw: Mapping[str, Any], where: str = "plan") -> Plan:
+    """A checked plan from plain dictionaries; raises PlanError with every problem."""
+    try:
+        # through JSON, where strict types still take lists for tuples and tables for dataclasses
+        plan = _ADAPTER.validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        problems = key_problems(error, _key_tree(Plan))
+        problems += method_problems(str(raw.get("method", "fedbiad")), 0.5, raw.get("methods", {}))
+        raise PlanError(problems, where) from None
+    problems = method_problems(plan.method, plan.dropout_rate, plan.methods) + _cross_problems(plan)
+    if problems:
+        raise PlanError(problems, where)
+    return plan
+
+
+def to_dict(plan: Plan) -> dict[str, Any]:
+    """Plain dictionaries, with every default written out and what is None left out."""
+    plain: dict[str, Any] = _without_none(dataclasses.asdict(plan))
+    return plain
+
+
+def to_toml(plan: Plan) -> str:
+    """The plan as TOML, tables after plain keys."""
+    return "\n".join(_toml_lines(to_dict(plan), ())) + "\n"
+
+
+def warnings(plan: Plan) -> list[str]:
+    """Settings that are allowed but probably not meant."""
+    found = []
+    method = plan.resolved_method()
+    if isinstance(method, FedBIAD):
+        V, tau = plan.training.iterations, method.interval
+        if 2 * tau + 1 > V:
+            found.append(
+                f"iterations V = {V} is too short to ever check the loss trend: the first check comes after iteration "
+                f"2 tau = {2 * tau}, so patterns never adapt; use V >= {2 * tau + 1} or a smaller interval"
+            )
+        if method.upload == "final" and 2 * tau < V and (V - 1) % tau == 0:
+            found.append(f"with V = {V} and tau = {tau} the last iteration is a check: rows just drawn are uploaded")
+        if plan.rounds <= method.stage_boundary:
+            found.append(f"stage two never starts: rounds = {plan.rounds}, stage_boundary = {method.stage_boundary}")
+    return found
+
+
+def builtin_names() -> list[str]:
+    """Names of the experiments that come with the package."""
+    return sorted(p.name.removesuffix(".toml") for p in _builtin().iterdir() if p.name.endswith(".toml"))
+
+
+def _builtin() -> Any:
+    return resources.files("fedbiad") / "experiments"
+
+
+def _read(source: str | Path) -> tuple[str, str]:
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return path.read_text(), path.stem
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError([f"cannot be read: {error}"], str(source)) from None
+    name = str(source)
+    if name not in builtin_names():
+        raise PlanError([f"no such plan{nearest(name, builtin_names())}; give a .toml file or one of "
+                         f"{', '.join(builtin_names())}"], name)  # fmt: skip
+    text: str = (_builtin() / f"{name}.toml").read_text()
+    return text, name
+
+
+def _set(raw: dict[str, Any], key: str, value: str) -> None:
+    """Put a value given on the command line at a dotted key; anything that is not TOML is a string."""
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    *tables, last = key.split(".")
+    for table in tables:
+        raw = raw.setdefault(table, {})
+        if not isinstance(raw, dict):
+            raise PlanError([f"{key}: {table} is not a table"], "--set")
+    raw[last] = parsed
+
+
+def _cross_problems(plan: Plan) -> list[str]:
+    problems = []
+    if plan.selected_clients > plan.data.clients:
+        problems.append(
+            f"training.selected = {plan.selected_clients} clients a round, but data.clients = {plan.data.clients} exist"
+        )
+    if plan.model.name == "cnn" and len(plan.model.hidden) != 1:
+        problems.append(f"model.hidden: a cnn has one hidden layer, not {len(plan.model.hidden)}")
+    return problems
+
+
+def _key_tree(cls: type) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    nested = {"data": DataPlan, "training": TrainingPlan, "model": ModelPlan, "engine": EnginePlan}
+    for f in dataclasses.fields(cls):
+        tree[f.name] = _key_tree(nested[f.name]) if cls is Plan and f.name in nested else None
+    return tree
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _toml_lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+    # JSON writes strings, numbers, booleans and flat lists as TOML does
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            lines += ["", f"[{'.'.join((*path, key))}]", *_toml_lines(value, (*path, key))]
+    return lines

@@ -1,0 +1,91 @@
+"""Run a plan in a run directory, and go on with one that was stopped."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+from fedbiad.checkpoint import Checkpoint
+from fedbiad.errors import RunError
+from fedbiad.experiment import Experiment, Record, build, summarise
+from fedbiad.plan import Plan
+from fedbiad.rundir import RunDir, check_free
+
+OnRound = Callable[[Record], None]
+Stop = Callable[[], bool]
+
+
+class Stopped(Exception):  # noqa: N818  an ending, not an error
+    """The run was asked to end and did so after a whole round."""
+
+    def __init__(self, directory: Path, round_: int) -> None:
+        super().__init__(f"stopped after round {round_}; go on with `fedbiad resume {directory}`")
+
+
+def start(plan: Plan, path: Path, on_round: OnRound, stop: Stop = lambda: False) -> Record:
+    """Run a plan from the beginning in a new directory; returns the summary. Data are loaded before it is made."""
+    check_free(path)
+    experiment = build(plan)
+    return _run(RunDir.create(path, plan), plan, experiment, on_round, stop)
+
+
+def resume(path: Path, on_round: OnRound, stop: Stop = lambda: False, warn: Callable[[str], None] = print) -> Record:
+    """Go on with a run to the same end, bit for bit, that it would have had undisturbed; returns the summary."""
+    directory = RunDir.open(path)
+    finished = directory.summary()
+    if finished is not None:
+        return finished
+    plan = directory.plan()
+    for change in directory.changed_versions():
+        warn(f"{change} since the run was started: results may differ in the last bits")
+    return _run(directory, plan, build(plan), on_round, stop, warn)
+
+
+def _run(
+    directory: RunDir,
+    plan: Plan,
+    experiment: Experiment,
+    on_round: OnRound,
+    stop: Stop,
+    warn: Callable[[str], None] = print,
+) -> Record:
+    with directory.locked():
+        try:
+            return _rounds(directory, plan, experiment, on_round, stop, warn)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise RunError(
+                f"the disk is full ({error.filename or directory.path}); nothing before this round is lost: "
+                f"free some space, then `fedbiad resume {directory.path}`"
+            ) from None
+
+
+def _rounds(
+    directory: RunDir,
+    plan: Plan,
+    experiment: Experiment,
+    on_round: OnRound,
+    stop: Stop,
+    warn: Callable[[str], None],
+) -> Record:
+    last, records, damaged = directory.load()
+    for path in damaged:
+        warn(f"checkpoint {path} is damaged; going on from the one before it")
+    u, start_round = (last.u, last.round) if last else (experiment.initial(), 0)
+    store = experiment.transport.store
+    store.load(last.states if last else {})
+    uploaded = records[-1]["total_upload_bytes"] if records else 0
+    for record, outcome in experiment.run(u, start_round, uploaded):
+        directory.append(record)
+        records.append(record)
+        ends = stop() and outcome.round < plan.rounds
+        if ends or outcome.round % plan.engine.checkpoint_every == 0 or outcome.round == plan.rounds:
+            directory.checkpoint(Checkpoint(outcome.round, outcome.u, store.dump()))
+        on_round(record)
+        if ends:
+            raise Stopped(directory.path, outcome.round)
+    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **summarise(records)}
+    directory.finish(summary)
+    return summary
