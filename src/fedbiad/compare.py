@@ -6,6 +6,7 @@ A comparison that was stopped goes on where it was; finished runs are taken as t
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,10 +43,14 @@ class Cell:
 def cells(plans: dict[str, Plan], seeds: Sequence[int], out: Path) -> list[Cell]:
     """Every labelled plan with every seed, seed by seed."""
     return [
-        Cell(label, plan.replace(seed=seed), out / f"{label}-seed{seed}")
+        Cell(label, plan.replace(seed=seed), out / f"{_file_name(label)}-seed{seed}")
         for seed in seeds
         for label, plan in plans.items()
     ]
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+_-]+", "-", label)
 
 
 def check(todo: Sequence[Cell]) -> None:

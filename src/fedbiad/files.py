@@ -7,10 +7,12 @@ import os
 import tempfile
 from pathlib import Path
 
+DRAFT = ".draft-"
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` through a temporary file in the same directory."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=DRAFT)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -29,3 +31,9 @@ def append_line(path: Path, line: str) -> None:
         file.write(line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def remove_drafts(directory: Path) -> None:
+    """Remove what writes that were killed left behind."""
+    for draft in directory.glob(f"{DRAFT}*"):
+        draft.unlink()

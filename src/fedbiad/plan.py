@@ -137,8 +137,8 @@ def from_dict(raw: Mapping[str, Any], where: str = "plan") -> Plan:
     except ValidationError as error:
         problems = key_problems(error, _key_tree(Plan))
         problems += method_problems(str(raw.get("method", "fedbiad")), 0.5, raw.get("methods", {}))
-        raise PlanError(problems, where) from None
-    problems = method_problems(plan.method, plan.dropout_rate, plan.methods) + _cross_problems(plan)
+        raise PlanError(problems + _cross_problems(raw), where) from None
+    problems = method_problems(plan.method, plan.dropout_rate, plan.methods) + _cross_problems(raw)
     if problems:
         raise PlanError(problems, where)
     return plan
@@ -211,14 +211,16 @@ def _set(raw: dict[str, Any], key: str, value: str) -> None:
     raw[last] = parsed
 
 
-def _cross_problems(plan: Plan) -> list[str]:
+def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
+    """Values that do not fit each other; whatever is of a wrong type has its own problem already."""
     problems = []
-    if plan.selected_clients > plan.data.clients:
-        problems.append(
-            f"training.selected = {plan.selected_clients} clients a round, but data.clients = {plan.data.clients} exist"
-        )
-    if plan.model.name == "cnn" and len(plan.model.hidden) != 1:
-        problems.append(f"model.hidden: a cnn has one hidden layer, not {len(plan.model.hidden)}")
+    tables = {name: raw.get(name) for name in ("data", "training", "model")}
+    data, training, model = (table if isinstance(table, dict) else {} for table in tables.values())
+    clients, selected, hidden = data.get("clients"), training.get("selected"), model.get("hidden", [])
+    if type(clients) is int and type(selected) is int and selected > clients:
+        problems.append(f"training.selected = {selected} clients a round, but data.clients = {clients} exist")
+    if model.get("name") == "cnn" and isinstance(hidden, list | tuple) and len(hidden) > 1:
+        problems.append(f"model.hidden: a cnn has one hidden layer, not {len(hidden)}")
     return problems
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from fedbiad import checkpoint
 from fedbiad.errors import RunDirError
 from fedbiad.experiment import Record
-from fedbiad.files import append_line, write_atomically
+from fedbiad.files import append_line, remove_drafts, write_atomically
 from fedbiad.plan import Plan, from_dict, to_toml
 
 PLAN, VERSIONS, ROUNDS, SUMMARY, CHECKPOINTS, LOCK = (
@@ -74,6 +74,8 @@ class RunDir:
 
         Cuts rounds.jsonl back to the checkpoint, so that going on neither doubles nor tears a line.
         """
+        for directory in (self.path, self.path / CHECKPOINTS):
+            remove_drafts(directory)
         last, damaged = checkpoint.load(self.path / CHECKPOINTS)
         upto = last.round if last else 0
         kept = [record for record in self.records() if record["round"] <= upto]

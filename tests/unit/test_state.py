@@ -47,10 +47,10 @@ def test_what_was_put_or_got_may_be_changed_afterwards() -> None:
     store = MemoryStore(fresh)
     state = block(1)
     store.put([0], state, np.array([True]))
-    state["score"][0] = 99.0  # type: ignore[call-overload]
+    state["score"][0] = 99.0
     got = store.get([0])
     assert got["score"].tolist() == [[1.0, 1.0]]
-    got["score"][0] = 99.0  # type: ignore[call-overload]
+    got["score"][0] = 99.0
     assert store.get([0])["score"].tolist() == [[1.0, 1.0]]
 
 

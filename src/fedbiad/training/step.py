@@ -6,6 +6,7 @@ computes only what the held rows need. Both sample theta (line 14 of Algorithm 1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -106,6 +107,6 @@ class LocalStep:
         return losses.detach()
 
     def offsets(self) -> dict[str, int]:
-        """Where each parameter begins in the full model."""
-        sizes = [value[0].numel() for value in self.full.values()]
-        return dict(zip(self.full, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        """Where each parameter begins in the full model, in the layout's order whatever the order of U."""
+        sizes = [math.prod(shape) for shape in self.layout.shapes.values()]
+        return dict(zip(self.layout.shapes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))

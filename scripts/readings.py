@@ -1,0 +1,168 @@
+"""The measurements behind docs/readings.md.
+
+    readings.py run [STUDY ...]   run what is missing (resumable, two at a time), write results/readings.json
+    readings.py render            write the tables of docs/readings.md from results/readings.json
+
+Studies: `untuned` (the plans as they are, test data), `options` (every option of FedBIAD singly, validation data),
+`tuning` (the same learning rates for every method, validation data) and `tuned` (the best of them, test data).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedbiad import compare
+from fedbiad.files import write_atomically
+from fedbiad.plan import Plan, load, to_dict
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "readings.json"
+PAGE = ROOT / "docs" / "readings.md"
+METHODS = ("fedavg", "feddrop", "fedbiad", "fedbiad-letter")
+STUDIES = {"untuned": ("mnist", "fmnist"), "options": ("fmnist", "mnist"), "tuning": ("fmnist",), "tuned": ("fmnist",)}
+RATES = (0.015, 0.03, 0.06, 0.12)
+SEEDS = (0, 1, 2)
+OPTION_SEEDS = {"mnist": (0,), "fmnist": (0, 1)}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "aggregation = zeros": {"aggregation": "zeros"},
+    "aggregation = old": {"aggregation": "old"},
+    "scaling = none": {"scaling": "none"},
+    "rows = weight-rows": {"rows": "weight-rows"},
+    "scope = global": {"scope": "global"},
+    "trend = local": {"trend": "local"},
+    "resample = anew": {"resample": "anew"},
+    "upload = final": {"upload": "final"},
+    "resample = anew, upload = final": {"resample": "anew", "upload": "final"},
+    "score = holds": {"score": "holds"},
+    "stage_two = above, score = holds": {"stage_two": "above", "score": "holds"},
+    "stage_boundary = 10": {"stage_boundary": 10},
+    "stage_boundary = 10, score = holds": {"stage_boundary": 10, "score": "holds"},
+    "noise = 0.01": {"noise": 0.01},
+}
+"""What is changed in the default reading, one row each."""
+
+
+def main() -> None:
+    """Run or render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("run", "render"))
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}; default: all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if arguments.action == "render":
+        render()
+        return
+    for study in arguments.studies or STUDIES:
+        for data in STUDIES[study]:
+            run(study, data, arguments.jobs)
+
+
+def run(study: str, data: str, jobs: int) -> None:
+    """Run one study on one data set and keep its rows."""
+    plans, seeds = variants(study, data)
+    cells = compare.cells(plans, seeds, ROOT / "runs" / "readings" / study / data)
+    seen: set[compare.Cell] = set()
+
+    def progress(cell: compare.Cell, rounds: int) -> None:
+        if rounds == cell.plan.rounds and cell not in seen:
+            seen.add(cell)
+            print(f"{study} {data}: {cell.name} done", file=sys.stderr, flush=True)
+
+    compare.run(cells, jobs, progress, lambda: False)
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    base = to_dict(load(data))
+    kept.setdefault(study, {})[data] = {"plan": base, "rows": compare.table(cells)}
+    write_atomically(RESULTS, (json.dumps(kept, indent=1) + "\n").encode())
+
+
+def variants(study: str, data: str) -> tuple[dict[str, Plan], tuple[int, ...]]:
+    """The labelled plans of a study and its seeds."""
+    plan = load(data)
+    validation = plan.replace(evaluate_on="validation")
+    if study == "untuned":
+        return {name: plan.replace(method=name) for name in METHODS}, SEEDS
+    if study == "options":
+        options = {label: validation.replace(methods={"fedbiad": changes}) for label, changes in OPTIONS.items()}
+        others = {name: validation.replace(method=name) for name in METHODS if name != "fedbiad"}
+        return {**others, **options}, OPTION_SEEDS[data]
+    if study == "tuning":
+        return {f"{m} lr={lr}": with_rate(validation, m, lr) for m in METHODS for lr in RATES}, (0,)
+    if study == "tuned":
+        return {name: with_rate(plan, name, best_rate(data, name)) for name in METHODS}, SEEDS
+    raise ValueError(study)
+
+
+def with_rate(plan: Plan, method: str, rate: float) -> Plan:
+    """The plan for a method at a learning rate."""
+    return plan.replace(method=method, training={**to_dict(plan)["training"], "learning_rate": rate})
+
+
+def best_rate(data: str, method: str) -> float:
+    """The learning rate of best validation accuracy (mean of the last five rounds)."""
+    rows = json.loads(RESULTS.read_text())["tuning"][data]["rows"]
+    own = [row for row in rows if row["label"].startswith(f"{method} lr=")]
+    best = max(own, key=lambda row: float(row["accuracy_last_five"]))
+    return float(best["label"].partition("lr=")[2])
+
+
+def render() -> None:
+    """Put each table between its markers in the page."""
+    results = json.loads(RESULTS.read_text())
+    text = PAGE.read_text()
+    for name in re.findall(r"<!-- begin (\w+) -->", text):
+        before, _, rest = text.partition(f"<!-- begin {name} -->\n")
+        after = rest[rest.index(f"<!-- end {name} -->") :]
+        table = "\n".join(TABLES[name](results))
+        text = f"{before}<!-- begin {name} -->\n{table}\n{after}"
+    write_atomically(PAGE, text.encode())
+
+
+def _compared(study: str, results: dict[str, Any]) -> list[str]:
+    """One row a label, the data sets side by side: last round, mean of the last five, upload."""
+    rows = {data: {row["label"]: row for row in results[study][data]["rows"]} for data in sorted(STUDIES[study])[::-1]}
+    heads = [f"{data}: last round | last five | upload" for data in rows]
+    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * 3 * len(rows)]
+    for label in next(iter(rows.values())):
+        cells = [cell for own in rows.values() for cell in _figures(own[label])]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    upload = f"{row['upload_bytes_per_client'] / 1e3:.1f} kB"
+    return [_percent(row, "accuracy"), _percent(row, "accuracy_last_five"), upload]
+
+
+def _tuning(results: dict[str, Any]) -> list[str]:
+    lines = ["| fmnist | " + " | ".join(f"lr {lr}" for lr in RATES) + " |", "|---|" + "---:|" * len(RATES)]
+    rows = {row["label"]: row for row in results["tuning"]["fmnist"]["rows"]}
+    for method in METHODS:
+        found = [rows[f"{method} lr={lr}"]["accuracy_last_five"] for lr in RATES]
+        shown = [f"**{100 * a:.2f}**" if a == max(found) else f"{100 * a:.2f}" for a in found]
+        lines.append(f"| {method} | " + " | ".join(shown) + " |")
+    return lines
+
+
+def _percent(row: dict[str, Any], key: str) -> str:
+    spread = row[f"{key}_std"]
+    return f"{100 * row[key]:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "untuned": lambda results: _compared("untuned", results),
+    "options": lambda results: _compared("options", results),
+    "tuning": _tuning,
+    "tuned": lambda results: _compared("tuned", results),
+}
+
+if __name__ == "__main__":
+    main()

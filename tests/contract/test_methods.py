@@ -1,0 +1,357 @@
+"""What every method must keep, whatever it does: one battery over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from fedbiad.aggregation import AGGREGATIONS
+from fedbiad.arrays import Params
+from fedbiad.client import LocalTraining, Updates
+from fedbiad.data.base import FederatedData
+from fedbiad.errors import RunError
+from fedbiad.methods import METHODS, FedBIAD, Method, RowDropout
+from fedbiad.models import MLP
+from fedbiad.patterns import kept_count
+from fedbiad.rows import Layout
+from fedbiad.server import RoundOutcome, Server, select_clients, upload_bytes
+from fedbiad.state import MemoryStore
+from fedbiad.training.evaluate import evaluate
+from fedbiad.transports.base import Request, Transport
+from fedbiad.transports.inprocess import InProcess
+
+CLIENTS, CLASSES, INPUTS = 12, 4, 20
+MODEL = MLP(INPUTS, (8,), CLASSES)
+BOUNDARY = 2
+each_method = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def method_called(name: str) -> Method:
+    """The method; FedBIAD with both stages in few rounds and noise that matters."""
+    method = METHODS[name]
+    return replace(method, stage_boundary=BOUNDARY, noise=1e-3) if isinstance(method, FedBIAD) else method
+
+
+def blobs(broken: tuple[int, ...] = ()) -> FederatedData:
+    """Gaussian blobs, float64; clients of 15 to 26 samples, those in `broken` with a value that is not a number."""
+    stream = np.random.default_rng(0)
+    centres = stream.normal(size=(CLASSES, INPUTS))
+    sizes = [15 + k for k in range(CLIENTS)]
+    targets = stream.integers(0, CLASSES, sum(sizes) + 200)
+    inputs = centres[targets] + 0.8 * stream.normal(size=(len(targets), INPUTS))
+    members = np.split(stream.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    for client in broken:
+        inputs[members[client], 3] = np.nan
+    pool = sum(sizes)
+    return FederatedData(
+        inputs=torch.from_numpy(inputs[:pool]),
+        targets=torch.from_numpy(targets[:pool]),
+        members=tuple(members),
+        eval_inputs=torch.from_numpy(inputs[pool:]),
+        eval_targets=torch.from_numpy(targets[pool:]),
+        eval_split="test",
+        classes=CLASSES,
+        unused=0,
+    )
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A server, its clients and their states."""
+
+    server: Server
+    transport: InProcess
+    store: MemoryStore
+    layout: Layout
+
+    def run(self, rounds: int, transport: Transport | None = None) -> list[RoundOutcome]:
+        return list(self.server.aggregate(transport or self.transport, initial(), 0, rounds))
+
+
+def initial() -> Params:
+    return {name: value.double() for name, value in MODEL.init(np.random.default_rng(1)).items()}
+
+
+def federation(
+    name: str, *, block: int = 5, seed: int = 3, selected: int = 9, broken: tuple[int, ...] = ()
+) -> Federation:
+    method, data = method_called(name), blobs(broken)
+    layout = MODEL.layout(method.row_kind)
+    noise = method.noise_std(MODEL.structure, len(data.targets))
+    work = LocalTraining(method, MODEL, layout, 12, 5, 0.2, dropout=0.1, noise_std=noise)
+    store = MemoryStore(lambda: method.init_client(layout))
+    return Federation(Server(method, layout, seed, selected), InProcess(work, data, store, seed, block), store, layout)
+
+
+def exchanged(federation: Federation, ids: tuple[int, ...], round_: int = 1) -> dict[int, Updates]:
+    """Each client's own update, by id."""
+    updates = {}
+    for block in federation.transport.exchange(Request(round_, initial(), ids)):
+        for i, client in enumerate(block.ids):
+            one = slice(i, i + 1)
+            updates[client] = replace(
+                block,
+                ids=(client,),
+                pattern=block.pattern[one],
+                u={name: value[one] for name, value in block.u.items()},
+                state={name: value[one] for name, value in block.state.items()},
+                losses=block.losses[one],
+                usable=block.usable[one],
+            )
+    return updates
+
+
+def assert_same(one: Params, two: Params, tolerance: float = 0.0) -> None:
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=tolerance, atol=tolerance)
+
+
+def assert_same_dump(one: MemoryStore, two: MemoryStore) -> None:
+    left, right = one.dump(), two.dump()
+    assert left.keys() == right.keys()
+    for part in left:
+        np.testing.assert_allclose(
+            left[part].astype(np.float64), right[part].astype(np.float64), rtol=1e-12, atol=1e-12
+        )
+
+
+@each_method
+@pytest.mark.parametrize("block", [1, 5])
+def test_blocks_do_not_matter(name: str, block: int) -> None:
+    together, apart = federation(name, block=CLIENTS), federation(name, block=block)
+    for one, two in zip(together.run(4), apart.run(4), strict=True):
+        assert_same(one.u, two.u, 1e-12)
+        left, right = one.tally.record(), two.tally.record()
+        for part in left.keys() - {"train_loss", "kept_rows_share", "noise_skipped_share"}:
+            assert left[part] == right[part]
+        assert left["train_loss"] == pytest.approx(right["train_loss"], rel=1e-12)
+        assert left["kept_rows_share"] == pytest.approx(right["kept_rows_share"])
+    assert_same_dump(together.store, apart.store)
+
+
+@each_method
+def test_the_order_of_the_cohort_does_not_matter(name: str) -> None:
+    method = method_called(name)
+    ids = (1, 2, 4, 5, 7, 8, 11)
+    shuffled = (7, 2, 11, 1, 8, 5, 4)
+    # a round of stage two as well: both federations have been through the same two rounds
+    for round_ in (1, BOUNDARY + 1):
+        means = []
+        updates = []
+        for order in (ids, shuffled):
+            clients = federation(name)
+            for earlier in range(1, round_):
+                exchanged(clients, order, earlier)
+            updates.append(exchanged(clients, order, round_))
+            mean = AGGREGATIONS[method.aggregation]
+            total = mean.init(clients.layout)
+            for client in order:
+                own = updates[-1][client]
+                mean.add(total, clients.layout, own.pattern, own.u, [15 + client])
+            means.append(mean.finish(total, initial()))
+        assert_same(means[0], means[1], 1e-12)
+        for client in ids:
+            one, two = updates[0][client], updates[1][client]
+            assert_same(one.u, two.u)
+            assert np.array_equal(one.pattern, two.pattern)
+            assert np.array_equal(one.losses, two.losses)
+            assert all(np.array_equal(one.state[part], two.state[part]) for part in one.state)
+
+
+@each_method
+def test_the_seed_decides_everything(name: str) -> None:
+    first, again, other = (federation(name, seed=seed).run(3) for seed in (3, 3, 4))
+    assert_same(first[-1].u, again[-1].u)
+    assert first[-1].tally.record() == again[-1].tally.record()
+    assert all(not torch.equal(first[0].u[part], other[0].u[part]) for part in first[0].u)
+
+
+@each_method
+def test_global_randomness_is_neither_used_nor_disturbed(name: str) -> None:
+    torch.manual_seed(1)
+    first = federation(name).run(2)[-1].u
+    drawn = torch.rand(3)
+    torch.manual_seed(2)
+    second = federation(name).run(2)[-1].u
+    torch.manual_seed(1)
+    assert_same(first, second)
+    assert torch.equal(drawn, torch.rand(3))
+
+
+@each_method
+def test_patterns_hold_the_promised_count(name: str) -> None:
+    method, clients = method_called(name), federation(name)
+    for round_ in range(1, BOUNDARY + 3):
+        for updates in exchanged(clients, tuple(range(CLIENTS)), round_).values():
+            pattern = updates.pattern[0]
+            if not isinstance(method, RowDropout):
+                assert pattern.all()
+            elif method.fixed_count:
+                for rows in clients.layout.ranges.values():
+                    size = rows.stop - rows.start
+                    assert int(pattern[rows].sum()) == kept_count(size, method.dropout_rate)
+            elif round_ <= BOUNDARY:  # to the letter: counted over all 8 + 4 rows
+                assert int(pattern.sum()) == 6
+            else:  # strictly above the median: never more than half, never none
+                assert 1 <= int(pattern.sum()) <= 6
+    assert method.fixed_count == (name != "fedbiad-letter")
+
+
+def test_a_row_never_held_comes_back_as_it_was_received() -> None:
+    clients, received = federation("feddrop"), initial()
+    for updates in exchanged(clients, tuple(range(CLIENTS))).values():
+        dropped = ~torch.from_numpy(updates.pattern[0])
+        for part in ("layer1.weight", "layer1.bias"):
+            assert torch.equal(updates.u[part][0][dropped], received[part][dropped])
+            assert not torch.equal(updates.u[part][0][~dropped], received[part][~dropped])
+        assert torch.equal(updates.u["layer2.weight"][0][:, dropped], received["layer2.weight"][:, dropped])
+
+
+@each_method
+def test_only_selected_clients_change_their_state(name: str) -> None:
+    clients = federation(name, selected=3)
+    seen: set[int] = set()
+    stateful = bool(method_called(name).init_client(clients.layout))
+    before = clients.store.get(range(CLIENTS))
+    rounds = clients.server.aggregate(clients.transport, initial(), 0, BOUNDARY + 2)
+    for outcome in rounds:
+        chosen = set(select_clients(3, outcome.round, CLIENTS, 3))
+        assert len(chosen) == 3
+        after = clients.store.get(range(CLIENTS))
+        for client in range(CLIENTS):
+            same = all(np.array_equal(before[part][client], after[part][client]) for part in before)
+            learns = stateful and client in chosen and outcome.round <= BOUNDARY
+            assert same != learns
+        seen |= chosen
+        before = after
+    assert 3 < len(seen) < CLIENTS
+    assert set(clients.store.dump().get("clients", np.array(sorted(seen))).tolist()) == seen
+
+
+@each_method
+def test_upload_bytes_by_brute_force(name: str) -> None:
+    method, clients = method_called(name), federation(name, selected=CLIENTS)
+    u = initial()
+    for round_ in (1, BOUNDARY + 1):
+        updates = exchanged(clients, tuple(range(CLIENTS)), round_)
+        expected = []
+        for own in updates.values():
+            held, weights = own.pattern[0], 0
+            for part, value in u.items():
+                for entry in np.ndindex(tuple(value.shape)):
+                    if method.row_kind == "units":
+                        column = part == "layer2.weight"
+                        row = entry[1] if column else entry[0]
+                        sent = part == "layer2.bias" or held[row]
+                    else:
+                        sent = held[entry[0] + (8 if part.startswith("layer2") else 0)]
+                    weights += bool(sent)
+            labels = math.ceil(clients.layout.num_rows / 8) if isinstance(method, RowDropout) else 0
+            expected.append(4 * weights + labels)
+        sent_bytes = [upload_bytes(clients.layout, own.pattern)[0] for own in updates.values()]
+        assert sent_bytes == expected
+    # by hand: 8 of 8 units 160 + 8 + 32 + 4 = 204 weights; 4 of 8 units 80 + 4 + 16 + 4 = 104 weights and 1 byte
+    outcome = federation(name, selected=CLIENTS).run(1)[0]
+    by_hand = {"fedavg": 204 * 4, "feddrop": 104 * 4 + 1, "fedbiad": 104 * 4 + 1}
+    if name in by_hand:
+        assert outcome.tally.upload_bytes == [by_hand[name]] * CLIENTS
+    assert outcome.tally.record()["upload_bytes"] == sum(outcome.tally.upload_bytes)
+
+
+@each_method
+def test_it_learns(name: str) -> None:
+    data = blobs()
+    before = evaluate(MODEL, initial(), data.eval_inputs, data.eval_targets)
+    clients = federation(name)
+    after = evaluate(MODEL, clients.run(12)[-1].u, data.eval_inputs, data.eval_targets)
+    if name == "fedbiad-letter":  # a mean that counts dropped rows as zero shrinks the model; it need not learn
+        assert math.isfinite(after.loss)
+    else:
+        assert after.accuracy > 0.7 > before.accuracy  # chance is 0.25
+        assert after.loss < before.loss
+
+
+@dataclass(frozen=True)
+class Without:
+    """A transport on which one client was never asked."""
+
+    transport: InProcess
+    client: int
+
+    def sizes(self) -> list[int]:
+        return self.transport.sizes()
+
+    def exchange(self, request: Request) -> Iterator[Updates]:
+        asked = tuple(k for k in request.ids if k != self.client)
+        return self.transport.exchange(Request(request.round, request.u, asked))
+
+
+def states(store: MemoryStore) -> dict[str, npt.NDArray[np.generic]]:
+    return dict(store.get(range(CLIENTS)))
+
+
+@each_method
+@pytest.mark.parametrize("block", [1, 5, CLIENTS])
+def test_a_client_that_fails_is_left_out(name: str, block: int) -> None:
+    failing = 4
+    broken = federation(name, block=block, broken=(failing,), selected=CLIENTS)
+    healthy = federation(name, block=block, selected=CLIENTS)
+    with_it = broken.run(2)
+    without_it = healthy.run(2, Without(healthy.transport, failing))
+    for one, two in zip(with_it, without_it, strict=True):
+        assert one.tally.failed == [failing]
+        assert two.tally.failed == []
+        assert_same(one.u, two.u, 1e-12)
+        assert all(bool(torch.isfinite(value).all()) for value in one.u.values())
+        left, right = one.tally.record(), two.tally.record()
+        assert left["clients"] == right["clients"] == CLIENTS - 1
+        assert left["upload_bytes"] == right["upload_bytes"]
+    assert_same_dump(broken.store, healthy.store)
+    fresh = method_called(name).init_client(broken.layout)
+    for part, value in states(broken.store).items():
+        assert np.array_equal(value[failing], fresh[part])
+
+
+def test_checks_of_a_client_that_fails_are_not_counted() -> None:
+    broken, healthy = federation("fedbiad", broken=(4,), selected=CLIENTS), federation("fedbiad", selected=CLIENTS)
+    one, two = broken.run(1)[0].tally, healthy.run(1, Without(healthy.transport, 4))[0].tally
+    assert (one.checks, one.resampled) == (two.checks, two.resampled)
+    assert one.resampled > 0
+
+
+@each_method
+@pytest.mark.parametrize("block", [1, 5, CLIENTS])
+def test_no_usable_client_ends_the_run(name: str, block: int) -> None:
+    broken = federation(name, block=block, broken=tuple(range(CLIENTS)), selected=CLIENTS)
+    with pytest.raises(RunError, match=r"round 1: .* all 12 clients .* lower training.learning_rate"):
+        broken.run(1)
+    assert broken.store.dump() == {}
+
+
+def test_labels_are_counted_for_a_client_whatever_its_block() -> None:
+    """A client that happens to hold every row pays for its labels alone as it does next to one that does not."""
+    layout = MODEL.layout("units")
+    pattern = layout.all_rows(2)
+    pattern[1, 0] = False
+    together = upload_bytes(layout, pattern)
+    assert together == [*upload_bytes(layout, pattern[:1]), *upload_bytes(layout, pattern[1:])]
+
+
+def test_selection() -> None:
+    chosen = [select_clients(0, r, 12, 3) for r in range(1, 60)]
+    assert all(list(ids) == sorted(set(ids)) and len(ids) == 3 for ids in chosen)
+    assert {client for ids in chosen for client in ids} == set(range(12))
+    assert select_clients(0, 1, 12, 3) == chosen[0]
+    assert select_clients(1, 1, 12, 3) != chosen[0]
+    assert select_clients(0, 1, 12, 12) == tuple(range(12))
