@@ -70,11 +70,11 @@ def run(study: str, data: str, jobs: int) -> None:
     """Run one study on one data set and keep its rows."""
     plans, seeds = variants(study, data)
     cells = compare.cells(plans, seeds, ROOT / "runs" / "readings" / study / data)
-    seen: set[compare.Cell] = set()
+    seen: set[Path] = set()
 
     def progress(cell: compare.Cell, rounds: int) -> None:
-        if rounds == cell.plan.rounds and cell not in seen:
-            seen.add(cell)
+        if rounds == cell.plan.rounds and cell.path not in seen:
+            seen.add(cell.path)
             print(f"{study} {data}: {cell.name} done", file=sys.stderr, flush=True)
 
     compare.run(cells, jobs, progress, lambda: False)

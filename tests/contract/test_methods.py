@@ -38,9 +38,9 @@ def _one_thread() -> None:
 
 
 def method_called(name: str) -> Method:
-    """The method; FedBIAD with both stages in few rounds and noise that matters."""
+    """The method; FedBIAD with both stages in few rounds, patterns that do change and noise that matters."""
     method = METHODS[name]
-    return replace(method, stage_boundary=BOUNDARY, noise=1e-3) if isinstance(method, FedBIAD) else method
+    return replace(method, stage_boundary=BOUNDARY, interval=2, noise=1e-3) if isinstance(method, FedBIAD) else method
 
 
 def blobs(broken: tuple[int, ...] = ()) -> FederatedData:
@@ -138,6 +138,9 @@ def test_blocks_do_not_matter(name: str, block: int) -> None:
         assert left["train_loss"] == pytest.approx(right["train_loss"], rel=1e-12)
         assert left["kept_rows_share"] == pytest.approx(right["kept_rows_share"])
     assert_same_dump(together.store, apart.store)
+    if name.startswith("fedbiad"):
+        tally = federation(name).run(1)[0].tally
+        assert 0 < tally.resampled < tally.checks  # both branches of a check were taken
 
 
 @each_method

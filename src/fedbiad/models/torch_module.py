@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +57,7 @@ class TorchModule(Model):
         outputs = []
         for i, x in enumerate(inputs):
             own = {name: value[i] for name, value in params.items()}
-            with torch.random.fork_rng():
-                torch.manual_seed(_fingerprint(own, x))
+            with _seeded(_fingerprint(own, x)):
                 outputs.append(torch.func.functional_call(self.module, own, (x,)))
         return torch.stack(outputs)
 
@@ -71,6 +72,17 @@ class TorchModule(Model):
 def module_shapes(module: nn.Module) -> Shapes:
     """Shape of every parameter of a module: what a hand-made `Layout` is stated for."""
     return {name: tuple(value.shape) for name, value in module.named_parameters()}
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Torch's own generator seeded for a while (`torch.manual_seed` also walks the stack, for other devices)."""
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 def _fingerprint(params: Params, inputs: Tensor) -> int:
