@@ -48,8 +48,9 @@ def load(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
     damaged: list[Path] = []
     for path in _newest_first(directory):
         content = path.read_bytes()
-        if _digest(content) == path.stem.partition("-")[2]:
-            return _parse(int(path.stem[:6]), content), damaged
+        round_, _, digest = path.stem.partition("-")
+        if _digest(content) == digest:
+            return _parse(int(round_), content), damaged
         damaged.append(path)
     return None, damaged
 

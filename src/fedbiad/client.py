@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedbiad.arrays import ClientState, Losses, Params, Pattern
+from fedbiad.arrays import ClientState, IntArray, Losses, Params, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Method
 from fedbiad.models.base import Model
@@ -52,8 +52,8 @@ class Updates:
     state: ClientState
     losses: Losses  # of the mini-batches [clients, V]
     usable: npt.NDArray[np.bool_]  # False: a loss or an uploaded weight is not finite
-    checks: int = 0
-    resampled: int = 0  # checks after which the pattern was changed
+    checks: int  # of the loss trend, the same for every client
+    resampled: IntArray  # checks after which the pattern was changed [clients]
     noise_drawn: int = 0
     noise_weights: int = 0
 
@@ -62,29 +62,29 @@ def client_update(work: LocalTraining, u: Params, cohort: Cohort, data: LocalDat
     """ClientUpdate(U_{r-1}, r) for a block of clients at once; line numbers are those of Algorithm 1."""
     method, layout, clients = work.method, work.layout, len(cohort)
     received = {name: value.unsqueeze(0).repeat(clients, *[1] * value.dim()) for name, value in u.items()}
-    pattern = method.first_pattern(layout, cohort, state)  # lines 8-12
+    pattern = method.first_pattern(layout, cohort, state)  # lines 10-14
     noise = Noise(work.noise_std, cohort.keys("noise"))
-    step = work.step_class()(  # line 7: U^{k,0} <- U_{r-1}
+    step = work.step_class()(  # line 9: U^{k,0} <- U_{r-1}
         work.model, layout, received, pattern,
         scale=method.scale, noise=noise, learning_rate=work.learning_rate, weight_decay=work.weight_decay,
     )  # fmt: skip
     losses, trend = np.zeros((2, clients, work.iterations))
     held = np.zeros(pattern.shape, dtype=np.int64)
-    resampled = checks = 0
-    for v in range(work.iterations):  # line 13
+    resampled, checks = np.zeros(clients, dtype=np.int64), 0
+    for v in range(work.iterations):  # line 15
         held += pattern
-        theta = step.sample_weights(v)  # line 14
+        theta = step.sample_weights(v)  # line 16
         if method.trend_loss == "local":
             trend[:, v] = step.loss(theta, data.whole()).numpy()
         unit_masks = cohort.unit_masks(work.model.dropout_sites, work.batch, work.dropout, v)
-        losses[:, v] = step.update(theta, data.batch(v), unit_masks).numpy()  # line 15
+        losses[:, v] = step.update(theta, data.batch(v), unit_masks).numpy()  # line 17
         if method.trend_loss == "batch":
             trend[:, v] = losses[:, v]
-        if method.is_check(cohort.round, v):  # lines 16-23
+        if method.is_check(cohort.round, v):  # lines 18-26
             pattern, state, changed = method.next_pattern(layout, cohort, v, trend, pattern, state)
             step.set_pattern(pattern)
-            resampled += int(changed.sum())
-            checks += clients
+            resampled += changed
+            checks += 1
     trained = step.finish()
     sent, state = method.upload_pattern(
         layout, cohort, held, pattern, lambda: layout.row_norms(_difference(trained, u)), state
@@ -92,7 +92,7 @@ def client_update(work: LocalTraining, u: Params, cohort: Cohort, data: LocalDat
     usable = np.isfinite(losses).all(1) & _finite(trained)
     return Updates(
         cohort.ids, sent, trained, state, losses, usable, checks, resampled, noise.drawn, noise.weights
-    )  # line 24
+    )  # line 28
 
 
 def _difference(trained: Params, u: Params) -> Params:

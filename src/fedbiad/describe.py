@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedbiad import theory
@@ -39,7 +40,7 @@ def describe_plan(plan: Plan, console: Console) -> None:
         rows.add_column(heading, justify="right" if heading == "rows" else "left")
     for group in layout.groups:
         parts = [f"{s.param}[{':, ' * s.axis}j{'' if s.span == 1 else f' x {s.span}'}]" for s in group.slices]
-        rows.add_row(group.name, str(group.size), " + ".join(parts))
+        rows.add_row(group.name, str(group.size), escape(" + ".join(parts)))
     console.print(rows)
     console.print(f"options of {plan.method}: {dataclasses.asdict(method)}", highlight=False)
     uploads = Table(title="upload of one client and round (32-bit values, 1-bit labels)")

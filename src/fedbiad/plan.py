@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ def from_dict(raw: Mapping[str, Any], where: str = "plan") -> Plan:
     """A checked plan from plain dictionaries; raises PlanError with every problem."""
     try:
         # through JSON, where strict types still take lists for tuples and tables for dataclasses
-        plan = _ADAPTER.validate_json(json.dumps(raw), strict=True)
+        plan = _ADAPTER.validate_json(json.dumps(raw, default=str), strict=True)
     except ValidationError as error:
         problems = key_problems(error, _key_tree(Plan))
         problems += method_problems(str(raw.get("method", "fedbiad")), 0.5, raw.get("methods", {}))
@@ -239,9 +240,17 @@ def _without_none(value: Any) -> Any:
 
 
 def _toml_lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
-    # JSON writes strings, numbers, booleans and flat lists as TOML does
-    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
-        if isinstance(value, dict) and value:
-            lines += ["", f"[{'.'.join((*path, key))}]", *_toml_lines(value, (*path, key))]
+        if isinstance(value, dict):
+            lines += ["", f"[{'.'.join(map(_key, (*path, key)))}]", *_toml_lines(value, (*path, key))]
     return lines
+
+
+def _toml(value: Any) -> str:
+    """JSON writes strings, numbers, booleans and flat lists as TOML does, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)

@@ -32,7 +32,7 @@ def resolve_method(name: str, dropout_rate: float, options: Any) -> tuple[Method
     if "dropout_rate" in values:
         values["dropout_rate"] = dropout_rate
     try:
-        merged = json.dumps({**values, **(options if isinstance(options, dict) else {"?": options})})
+        merged = json.dumps({**values, **(options if isinstance(options, dict) else {"?": options})}, default=str)
         method: Method = TypeAdapter(type(preset)).validate_json(merged, strict=True)
     except ValidationError as error:
         return None, key_problems(error, dict.fromkeys(values), prefix=f"methods.{name}.")
@@ -60,6 +60,8 @@ def _nearest_key(path: list[str], keys: Mapping[str, Any], prefix: str) -> str:
     for part in path[:-1]:
         table = table.get(part) or {}
     elsewhere = [f"{name}.{path[-1]}" for name, inner in keys.items() if isinstance(inner, dict) and path[-1] in inner]
+    if len(path) > 1 and keys.get(path[-1], 0) is None:
+        elsewhere.insert(0, path[-1])
     if elsewhere:
         return f", did you mean {elsewhere[0]}?"
     close = difflib.get_close_matches(path[-1], table, n=1, cutoff=0.5)

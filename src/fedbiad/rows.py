@@ -73,8 +73,7 @@ class Layout:
         if problems:
             raise LayoutError("the layout does not fit the model:" + "".join(f"\n  - {p}" for p in problems))
         ends = np.cumsum([g.size for g in self.groups]).tolist()
-        starts = [0, *ends[:-1]]
-        ranges = {g.name: slice(a, b) for g, a, b in zip(self.groups, starts, ends, strict=True)}
+        ranges = {g.name: slice(end - g.size, end) for g, end in zip(self.groups, ends, strict=True)}
         object.__setattr__(self, "ranges", ranges)
 
     @cached_property
@@ -97,7 +96,8 @@ class Layout:
         for group in self.groups:
             held = torch.from_numpy(pattern[:, self.ranges[group.name]]).to(dtype)
             for part in group.slices:
-                spread = held[:, None, :, None].expand(-1, part.repeat, -1, part.span).reshape(len(held), -1)
+                spread = held[:, None, :, None].expand(-1, part.repeat, -1, part.span)
+                spread = spread.reshape(len(held), part.repeat * group.size * part.span)
                 factor = spread * scale if part.scaled and scale != 1.0 else spread
                 masks.setdefault(part.param, []).append((part.axis, factor))
         return masks

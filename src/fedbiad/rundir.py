@@ -113,8 +113,9 @@ class RunDir:
 
 def check_free(path: Path) -> None:
     """Refuse a directory that holds another run or anything else."""
-    if path.exists() and not path.is_dir():
-        raise RunDirError(f"{path} is a file; choose another --out")
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise RunDirError(f"{place} is a file; choose another --out")
     if (path / PLAN).exists():
         hint = f"`fedbiad resume {path}` goes on with it"
         raise RunDirError(f"{path} already holds a run; {hint}, or choose another --out")

@@ -39,7 +39,7 @@ class Server:
             began = time.perf_counter()
             chosen = select_clients(self.seed, r, len(sizes), self.selected)  # line 2
             tally, total = Tally(self.layout), mean.init(self.layout)
-            for updates in transport.exchange(Request(r, u, chosen)):  # lines 3-5
+            for updates in transport.exchange(Request(r, u, chosen)):  # lines 3-6
                 tally.add(updates)
                 good = np.flatnonzero(updates.usable).tolist()
                 sent = {name: value[good] for name, value in updates.u.items()}
@@ -47,7 +47,7 @@ class Server:
                 mean.add(total, self.layout, updates.pattern[good], sent, weights)
             if total.weight == 0:
                 raise RunError(_all_failed(r, tally.failed))
-            u = server_step(u, mean.finish(total, u), self.server_step)  # line 6
+            u = server_step(u, mean.finish(total, u), self.server_step)  # line 7
             yield RoundOutcome(r, u, tally, time.perf_counter() - began)
 
 
@@ -79,8 +79,8 @@ class Tally:
         self._losses += updates.losses[good].mean(1).tolist()
         self.upload_bytes += upload_bytes(self._layout, updates.pattern[good])
         self.kept_rows += float(updates.pattern[good].mean(1).sum())
-        self.checks += updates.checks
-        self.resampled += updates.resampled
+        self.checks += updates.checks * int(good.sum())
+        self.resampled += int(updates.resampled[good].sum())
         self.noise_drawn += updates.noise_drawn
         self.noise_weights += updates.noise_weights
 
@@ -100,10 +100,10 @@ class Tally:
 
 
 def upload_bytes(layout: Layout, pattern: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[int]:
-    """Nominal upload of each client: 32 bits a kept weight, 1 bit a label where any row can be dropped."""
-    dropped = not pattern.all()
-    labels = -(-layout.num_rows // 8) if dropped else 0
-    return [int(kept) * VALUE_BYTES + labels for kept in layout.kept_weights(pattern)]
+    """Nominal upload of each client: 32 bits a kept weight and, where rows were dropped, 1 bit a label."""
+    labels = np.where(pattern.all(1), 0, -(-layout.num_rows // 8))
+    sizes: list[int] = (layout.kept_weights(pattern) * VALUE_BYTES + labels).tolist()
+    return sizes
 
 
 def select_clients(seed: int, round_: int, clients: int, count: int) -> tuple[int, ...]:

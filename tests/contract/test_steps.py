@@ -236,7 +236,8 @@ def test_a_dropped_class_has_logit_zero() -> None:
     for form in (MaskedStep, CompactStep):
         step = make(form, model, layout, PLAIN, torch.float64)
         dropped = torch.from_numpy(~pattern_of(layout, 0)[:, layout.ranges["layer2"]])
-        outputs = step.outputs(step.sample_weights(0), batch_of(0, torch.float64).inputs, {})
+        inputs = batch_of(0, torch.float64).inputs
+        outputs = step.full_outputs(model.forward(step.sample_weights(0), inputs, {}))
         assert outputs.shape == (CLIENTS, BATCH, CLASSES)
         assert ((outputs == 0).all(1) == dropped).all()
 

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fedbiad.arrays import Params
+from fedbiad.cohort import Cohort
 from fedbiad.errors import LayoutError
 from fedbiad.models import CNN, MLP, Model, TorchModule, module_shapes
+from fedbiad.models.base import Outer
 from fedbiad.rows import Layout, RowGroup, Slice
 from fedbiad.training.evaluate import evaluate
+from fedbiad.training.objective import cross_entropy
 
 
 def plain_mlp(widths: list[int]) -> nn.Sequential:
@@ -66,6 +69,29 @@ def test_mlp_is_torchs_for_every_client(hidden: tuple[int, ...]) -> None:
     for client in range(4):
         load(module, params, client)
         torch.testing.assert_close(out[client], module(x[client].flatten(1)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 5), (6, 5, 4)])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_mlps_own_backpropagation_is_autograd(hidden: tuple[int, ...], dropout: float) -> None:
+    model, x = MLP(8, hidden, 3), inputs(4, 7, 8)
+    params, targets = block_params(model, 4), torch.arange(28).view(4, 7) % 3
+    masks = Cohort(0, 1, (0, 1, 2, 3)).unit_masks(model.dropout_sites, 7, dropout, 0)
+
+    def head(outputs: Tensor) -> Tensor:
+        return cross_entropy(outputs, targets) * torch.arange(1, 5)  # another weight for every client
+
+    losses, gradients = model.loss_and_gradients(params, x, masks, head)
+    slow_losses, slow_gradients = Model.loss_and_gradients(model, params, x, masks, head)
+    torch.testing.assert_close(losses, slow_losses, rtol=1e-12, atol=1e-12)
+    assert gradients.keys() == slow_gradients.keys() == params.keys()
+    for name, expected in slow_gradients.items():
+        found = gradients[name]
+        dense = found.dense() if isinstance(found, Outer) else found
+        assert isinstance(expected, Tensor)
+        assert dense.abs().max() > 0
+        torch.testing.assert_close(dense, expected, rtol=1e-12, atol=1e-14)
+    assert not any(value.requires_grad for value in params.values())
 
 
 @pytest.mark.parametrize("channels", [1, 2])

@@ -41,7 +41,7 @@ class FedBIAD(RowDropout):
     """What feeds E^k: ranks of the rows' evidence, or Eq. (score_update)."""
     stage_two: Literal["top", "above"] = "top"
     """Exactly (1-p) of the rows, of highest score, or those strictly above the p-quantile."""
-    noise: Literal["posterior"] | Annotated[float, Field(ge=0.0)] = "posterior"
+    noise: Literal["posterior"] | Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = "posterior"
     """Posterior noise: as Eq. (same_variance), or a fixed standard deviation (0 = none)."""
 
     @property
@@ -61,7 +61,7 @@ class FedBIAD(RowDropout):
         return theory.posterior_std(structure, structure.unsparse_number(self.dropout_rate), total_data)
 
     def first_pattern(self, layout: Layout, cohort: Cohort, state: ClientState) -> Pattern:
-        """Lines 8-12 of Algorithm 1: at random in stage one, from the scores E^k in stage two."""
+        """Lines 10-14 of Algorithm 1: at random in stage one, from the scores E^k in stage two."""
         if cohort.round <= self.stage_boundary:
             return super().first_pattern(layout, cohort, state)
         scores = self._scores(state)
@@ -71,13 +71,13 @@ class FedBIAD(RowDropout):
         )
 
     def is_check(self, round_: int, step: int) -> bool:
-        """Line 16: only in stage one, every tau iterations from 2 tau on."""
+        """Line 18: only in stage one, every tau iterations from 2 tau on."""
         return round_ <= self.stage_boundary and loss_trend.is_check(step, self.interval)
 
     def next_pattern(
         self, layout: Layout, cohort: Cohort, step: int, losses: Losses, pattern: Pattern, state: ClientState
     ) -> tuple[Pattern, ClientState, Resampled]:
-        """Lines 17-23: a positive loss gap changes the pattern; then the scores learn."""
+        """Lines 19-27: a positive loss gap changes the pattern; then the scores learn."""
         gap = loss_trend.loss_gap(losses, step, self.interval)
         worse = gap > 0
         following = pattern.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +13,24 @@ from torch import Tensor
 from fedbiad.arrays import Params, Shapes
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
+
+Head = Callable[[Tensor], Tensor]
+"""From outputs [clients, batch, classes] to each client's loss [clients]."""
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A weight matrix's gradient, left unformed: the sum over the batch of left (x) right."""
+
+    left: Tensor  # [clients, batch, rows]
+    right: Tensor  # [clients, batch, columns]
+
+    def dense(self) -> Tensor:
+        """The gradient itself [clients, rows, columns]."""
+        return torch.bmm(self.left.transpose(1, 2), self.right)
+
+
+Gradients = dict[str, Tensor | Outer]
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,16 @@ class Model:
         `unit_masks` multiply the activations of the dropout sites they name (ordinary dropout; {} for none).
         """
         raise NotImplementedError
+
+    def loss_and_gradients(
+        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head
+    ) -> tuple[Tensor, Gradients]:
+        """Each client's loss [clients] and its gradient, by autograd; a model may state it instead."""
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        losses = head(self.forward(leaves, inputs, unit_masks))
+        # clients are independent, so the gradient of the sum holds each client's own gradient
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        return losses.detach(), dict(zip(leaves, found, strict=True))
 
     def layout(self, rows: RowKind) -> Layout:
         """Row groups: hidden units (row, bias, the next layer's column) or every single weight row."""

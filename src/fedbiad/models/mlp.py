@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.models.base import Model, class_rows, linear, masked_units, unit_group
+from fedbiad.models.base import Gradients, Head, Model, Outer, class_rows, linear, masked_units, unit_group
 from fedbiad.rows import Layout, RowKind
 
 
@@ -33,6 +34,28 @@ class MLP(Model):
         for i in range(1, len(self.hidden) + 1):
             x = masked_units(linear(params, f"layer{i}", x).relu(), f"layer{i}", unit_masks)
         return linear(params, f"layer{len(self.hidden) + 1}", x)
+
+    @torch.no_grad()
+    def loss_and_gradients(
+        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head
+    ) -> tuple[Tensor, Gradients]:
+        """Backpropagation stated by hand: weight gradients stay products and are never formed."""
+        last = len(self.hidden) + 1
+        read = [inputs.flatten(2)]  # what each layer reads
+        for i in range(1, last):
+            read.append(masked_units(linear(params, f"layer{i}", read[-1]).relu(), f"layer{i}", unit_masks))
+        outputs = linear(params, f"layer{last}", read[-1]).requires_grad_()
+        with torch.enable_grad():
+            losses = head(outputs)
+            (error,) = torch.autograd.grad(losses.sum(), outputs)
+        gradients: Gradients = {}
+        for i in range(last, 0, -1):
+            gradients[f"layer{i}.weight"] = Outer(error, read[i - 1])
+            gradients[f"layer{i}.bias"] = error.sum(1)
+            if i > 1:
+                error = masked_units(torch.bmm(error, params[f"layer{i}.weight"]), f"layer{i - 1}", unit_masks)
+                error = error * (read[i - 1] > 0)
+        return losses.detach(), gradients
 
     def layout(self, rows: RowKind) -> Layout:
         groups = [unit_group(f"layer{i}", f"layer{i + 1}", size, rows) for i, size in enumerate(self.hidden, start=1)]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedbiad.arrays import IntArray, Params, Pattern
 from fedbiad.errors import LayoutError
+from fedbiad.models.base import Gradients, Outer
 from fedbiad.rows import Layout, kept_rows
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.step import LocalStep
@@ -52,20 +53,25 @@ class CompactStep(LocalStep):
         sampled = self.noise.add(self._positions, self.u, step)
         return {n: value if self._scales[n] == 1.0 else value * self._scales[n] for n, value in sampled.items()}
 
-    def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
-        masks = {site: self._kept_units(site, mask) for site, mask in unit_masks.items()}
-        outputs = self.model.forward(theta, inputs, masks)
+    def full_outputs(self, outputs: Tensor) -> Tensor:
         for group in self.layout.groups:
             if group.output:  # a dropped class keeps its place, with logit 0
                 kept = self.kept[group.name][:, None, :].expand(outputs.shape)
                 outputs = outputs.new_zeros(*outputs.shape[:2], group.size).scatter(2, kept, outputs)
         return outputs
 
-    def descend(self, gradients: Params) -> None:
+    def kept_masks(self, unit_masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {site: self._kept_units(site, mask) for site, mask in unit_masks.items()}
+
+    def descend(self, gradients: Gradients) -> None:
         for name, u in self.u.items():
             if self.weight_decay:
                 u.mul_(1.0 - self.learning_rate * self.weight_decay)
-            u.add_(gradients[name], alpha=-self.learning_rate * self._scales[name])
+            gradient, step = gradients[name], -self.learning_rate * self._scales[name]
+            if isinstance(gradient, Outer):  # in place, without ever forming the gradient
+                u.baddbmm_(gradient.left.transpose(1, 2), gradient.right, alpha=step)
+            else:
+                u.add_(gradient, alpha=step)
 
     def finish(self) -> Params:
         self.layout.scatter(self.full, self.u, self.indices)

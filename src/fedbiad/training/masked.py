@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params, Pattern
+from fedbiad.models.base import Gradients, Outer
 from fedbiad.rows import AxisMasks, on_axis
 from fedbiad.spike_and_slab import shifted
 from fedbiad.training.step import LocalStep
@@ -31,15 +32,14 @@ class MaskedStep(LocalStep):
         sampled = self.noise.add(self._positions, self.full, step)
         return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
 
-    def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
-        return self.model.forward(theta, inputs, unit_masks)
-
-    def descend(self, gradients: Params) -> None:
+    def descend(self, gradients: Gradients) -> None:
         for name, u in self.full.items():
             if self.weight_decay:
                 u.add_(_times(u, self._held.get(name, [])), alpha=-self.learning_rate * self.weight_decay)
             # theta = mask o U, so the gradient with respect to U is the mask times that with respect to theta
-            u.add_(_times(gradients[name], self._scaled.get(name, [])), alpha=-self.learning_rate)
+            gradient = gradients[name]
+            dense = gradient.dense() if isinstance(gradient, Outer) else gradient
+            u.add_(_times(dense, self._scaled.get(name, [])), alpha=-self.learning_rate)
 
     def finish(self) -> Params:
         return self.full

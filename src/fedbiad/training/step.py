@@ -1,7 +1,7 @@
 """One local iteration for a block of clients, in two forms that give the same numbers.
 
 `MaskedStep` (masked.py) is the reference: full tensors, dropped rows multiplied by zero. `CompactStep` (compact.py)
-computes only what the held rows need. Both sample theta (line 14 of Algorithm 1) and then update U (line 15).
+computes only what the held rows need. Both sample theta (line 16 of Algorithm 1) and then update U (line 17).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbiad import spike_and_slab
 from fedbiad.arrays import Params, Pattern
-from fedbiad.models.base import Model
+from fedbiad.models.base import Gradients, Model
 from fedbiad.rows import Layout
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.batches import Batch
@@ -73,15 +73,19 @@ class LocalStep:
         raise NotImplementedError
 
     def sample_weights(self, step: int) -> Params:
-        """theta ~ beta o N(U, s^2 I), held rows scaled; line 14 of Algorithm 1."""
+        """theta ~ beta o N(U, s^2 I), held rows scaled; line 16 of Algorithm 1."""
         raise NotImplementedError
 
-    def outputs(self, theta: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
-        """The model's outputs [clients, batch, classes]."""
-        raise NotImplementedError
+    def full_outputs(self, outputs: Tensor) -> Tensor:
+        """The model's outputs with every class in its place."""
+        return outputs
 
-    def descend(self, gradients: Params) -> None:
-        """U <- U - eta [beta o grad_U L]; line 15."""
+    def kept_masks(self, unit_masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The part of ordinary dropout's masks that meets computed units."""
+        return unit_masks
+
+    def descend(self, gradients: Gradients) -> None:
+        """U <- U - eta [beta o grad_U L]; line 17."""
         raise NotImplementedError
 
     def finish(self) -> Params:
@@ -91,20 +95,23 @@ class LocalStep:
     @torch.no_grad()
     def loss(self, theta: Params, batch: Batch) -> Tensor:
         """Each client's loss at theta, without ordinary dropout [clients]."""
-        return cross_entropy(self.outputs(theta, batch.inputs, {}), batch.targets, batch.weight)
+        outputs = self.full_outputs(self.model.forward(theta, batch.inputs, {}))
+        return cross_entropy(outputs, batch.targets, batch.weight)
 
     def update(self, theta: Params, batch: Batch, unit_masks: dict[str, Tensor]) -> Tensor:
         """One SGD iteration at the sampled theta; returns each client's loss before it [clients].
 
         Eq. (local_update): U^{k,v+1} = U^{k,v} - eta [beta^{k,v} o grad_U L^k(pi^{k,v})].
         """
-        leaves = {name: value.detach().requires_grad_() for name, value in theta.items()}
-        losses = cross_entropy(self.outputs(leaves, batch.inputs, unit_masks), batch.targets, batch.weight)
-        # clients are independent, so the gradient of the sum holds each client's own gradient
-        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+
+        def head(outputs: Tensor) -> Tensor:
+            return cross_entropy(self.full_outputs(outputs), batch.targets, batch.weight)
+
+        masks = self.kept_masks(unit_masks)
+        losses, gradients = self.model.loss_and_gradients(theta, batch.inputs, masks, head)
         with torch.no_grad():
-            self.descend(dict(zip(leaves, gradients, strict=True)))
-        return losses.detach()
+            self.descend(gradients)
+        return losses
 
     def offsets(self) -> dict[str, int]:
         """Where each parameter begins in the full model, in the layout's order whatever the order of U."""
