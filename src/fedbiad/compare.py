@@ -5,6 +5,7 @@ A comparison that was stopped goes on where it was; finished runs are taken as t
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -57,15 +58,18 @@ def check(todo: Sequence[Cell]) -> None:
     """Refuse directories that hold a run of another plan, before anything is started."""
     for cell in todo:
         if (cell.path / PLAN).exists():
-            found = to_dict(RunDir(cell.path).plan())
-            wanted = to_dict(cell.plan)
-            # how the work is done does not matter for what comes out
-            if {**found, "engine": 0} != {**wanted, "engine": 0}:
-                differing = [key for key in wanted if key != "engine" and found.get(key) != wanted[key]]
+            found, wanted = _essence(RunDir(cell.path).plan()), _essence(cell.plan)
+            differing = [key for key in wanted if found.get(key) != wanted[key]]
+            if differing:
                 raise RunDirError(
                     f"{cell.path} holds a run of another plan (it differs in {', '.join(differing)}); "
                     "choose another --out, or remove it"
                 )
+
+
+def _essence(plan: Plan) -> dict[str, Any]:
+    """What decides the result of a run: not how the work is done, nor the options of methods that do not run."""
+    return {**to_dict(plan), "engine": None, "methods": dataclasses.asdict(plan.resolved_method())}
 
 
 def run(

@@ -174,6 +174,23 @@ def test_the_order_of_the_cohort_does_not_matter(name: str) -> None:
 
 
 @each_method
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_a_round_is_the_mean_of_what_was_sent_by_size(name: str, gamma: float) -> None:
+    method, clients = method_called(name), federation(name)
+    updates = exchanged(federation(name), select_clients(3, 1, CLIENTS, 9))
+    mean = AGGREGATIONS[method.aggregation]
+    total = mean.init(clients.layout)
+    for client, own in updates.items():
+        mean.add(total, clients.layout, own.pattern, own.u, [15 + client])  # client k has 15 + k samples
+    expected, u = mean.finish(total, initial()), initial()
+    server = replace(clients.server, server_step=gamma)
+    outcome = next(server.aggregate(clients.transport, u, 0, 1))
+    assert outcome.round == 1
+    assert_same(outcome.u, {part: (1 - gamma) * u[part] + gamma * expected[part] for part in u}, 1e-12)
+    assert_same(u, initial())
+
+
+@each_method
 def test_the_seed_decides_everything(name: str) -> None:
     first, again, other = (federation(name, seed=seed).run(3) for seed in (3, 3, 4))
     assert_same(first[-1].u, again[-1].u)
