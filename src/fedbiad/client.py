@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,11 +51,23 @@ class Updates:
     u: Params  # trained parameters [clients, ...]; only rows in `pattern` count
     state: ClientState
     losses: Losses  # of the mini-batches [clients, V]
-    usable: npt.NDArray[np.bool_]  # False: a loss or an uploaded weight is not finite
+    usable: npt.NDArray[np.bool_]  # False: a loss or a weight is not finite
     checks: int  # of the loss trend, the same for every client
     resampled: IntArray  # checks after which the pattern was changed [clients]
     noise_drawn: int = 0
     noise_weights: int = 0
+
+    def only_usable(self) -> Updates:
+        """The same without the clients that failed."""
+        if self.usable.all():
+            return self
+        good = np.flatnonzero(self.usable)
+        return replace(
+            self, ids=tuple(self.ids[i] for i in good), pattern=self.pattern[good],
+            u={name: value[good] for name, value in self.u.items()},
+            state={name: value[good] for name, value in self.state.items()},
+            losses=self.losses[good], usable=self.usable[good], resampled=self.resampled[good],
+        )  # fmt: skip
 
 
 def client_update(work: LocalTraining, u: Params, cohort: Cohort, data: LocalData, state: ClientState) -> Updates:
@@ -71,14 +83,15 @@ def client_update(work: LocalTraining, u: Params, cohort: Cohort, data: LocalDat
     losses, trend = np.zeros((2, clients, work.iterations))
     held = np.zeros(pattern.shape, dtype=np.int64)
     resampled, checks = np.zeros(clients, dtype=np.int64), 0
+    watched = method.trend_loss(cohort.round)
     for v in range(work.iterations):  # line 15
         held += pattern
         theta = step.sample_weights(v)  # line 16
-        if method.trend_loss == "local":
+        if watched == "local":
             trend[:, v] = step.loss(theta, data.whole()).numpy()
         unit_masks = cohort.unit_masks(work.model.dropout_sites, work.batch, work.dropout, v)
         losses[:, v] = step.update(theta, data.batch(v), unit_masks).numpy()  # line 17
-        if method.trend_loss == "batch":
+        if watched == "batch":
             trend[:, v] = losses[:, v]
         if method.is_check(cohort.round, v):  # lines 18-26
             pattern, state, changed = method.next_pattern(layout, cohort, v, trend, pattern, state)

@@ -106,6 +106,8 @@ def assemble(
     seed: int, selected: int, evaluate_every: int = 1,
 ) -> Experiment:  # fmt: skip
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
+    if training.dropout and not model.dropout_sites:
+        raise DataError("ordinary dropout knows no site in this model; put nn.Dropout into the module instead")
     layout = model.layout(method.row_kind)
     std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, data.sizes))
     work = LocalTraining(
@@ -163,6 +165,7 @@ def simulate(
     batch: int = 10,
     selected: float | int = 1.0,
     server_step: float = 1.0,
+    dropout: float = 0.0,
     seed: int = 0,
     threads: int = 1,
     on_round: Callable[[Record], None] | None = None,
@@ -173,7 +176,7 @@ def simulate(
     with `threads` threads meanwhile: more than one pays only for large models on idle cores.
     """
     data = _own_data(clients, test)
-    training = TrainingPlan(learning_rate, iterations, batch, selected, server_step)
+    training = TrainingPlan(learning_rate, iterations, batch, selected, server_step, dropout)
     count = selected if isinstance(selected, int) else max(int(selected * len(clients) + 1e-9), 1)
     chosen = METHODS[method] if isinstance(method, str) else method
     experiment = assemble(chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count)

@@ -41,10 +41,8 @@ class Server:
             tally, total = Tally(self.layout), mean.init(self.layout)
             for updates in transport.exchange(Request(r, u, chosen)):  # lines 3-6
                 tally.add(updates)
-                good = np.flatnonzero(updates.usable).tolist()
-                sent = {name: value[good] for name, value in updates.u.items()}
-                weights = [sizes[updates.ids[i]] for i in good]
-                mean.add(total, self.layout, updates.pattern[good], sent, weights)
+                good = updates.only_usable()
+                mean.add(total, self.layout, good.pattern, good.u, [sizes[k] for k in good.ids])
             if total.weight == 0:
                 raise RunError(_all_failed(r, tally.failed))
             u = server_step(u, mean.finish(total, u), self.server_step)  # line 7
@@ -74,13 +72,13 @@ class Tally:
 
     def add(self, updates: Updates) -> None:
         """Count a block; clients that failed are named and otherwise left out."""
-        good = updates.usable
-        self.failed += [k for k, usable in zip(updates.ids, good, strict=True) if not usable]
-        self._losses += updates.losses[good].mean(1).tolist()
-        self.upload_bytes += upload_bytes(self._layout, updates.pattern[good])
-        self.kept_rows += float(updates.pattern[good].mean(1).sum())
-        self.checks += updates.checks * int(good.sum())
-        self.resampled += int(updates.resampled[good].sum())
+        self.failed += [k for k, usable in zip(updates.ids, updates.usable, strict=True) if not usable]
+        good = updates.only_usable()
+        self._losses += good.losses.mean(1).tolist()
+        self.upload_bytes += upload_bytes(self._layout, good.pattern)
+        self.kept_rows += float(good.pattern.mean(1).sum())
+        self.checks += good.checks * len(good.ids)
+        self.resampled += int(good.resampled.sum())
         self.noise_drawn += updates.noise_drawn
         self.noise_weights += updates.noise_weights
 

@@ -236,7 +236,7 @@ def test_client_update_is_algorithm_1(reading: str, form: Form) -> None:
 def test_the_letter_is_the_text() -> None:
     assert METHODS["fedbiad-letter"] == LETTER
     assert (LETTER.aggregation, LETTER.rows, LETTER.scope, LETTER.scale) == ("zeros", "weight-rows", "global", 1.0)
-    assert (LETTER.trend_loss, LETTER.resample, LETTER.upload) == ("local", "anew", "final")
+    assert (LETTER.trend_loss(1), LETTER.resample, LETTER.upload) == ("local", "anew", "final")
     assert (LETTER.score, LETTER.stage_two, LETTER.noise) == ("holds", "above", "posterior")
     assert not LETTER.fixed_count
     assert DEFAULT.fixed_count

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbiad import streams
+from fedbiad.arrays import IntArray
 from fedbiad.data.base import Dataset, FederatedData, federate, load
-from fedbiad.data.partition import PARTITIONS, IntArray, Settings, split
+from fedbiad.data.partition import PARTITIONS, Settings, split
 from fedbiad.errors import DataError
 
 quick = settings(deadline=None, max_examples=50)

@@ -41,8 +41,7 @@ class Method:
         """Factor on the scaled slices of held rows in local training."""
         return 1.0
 
-    @property
-    def trend_loss(self) -> Literal["batch", "local"]:
+    def trend_loss(self, round_: int) -> Literal["batch", "local"]:
         """The loss handed to `next_pattern`: of the mini-batch, or over the client's whole local data."""
         return "batch"
 

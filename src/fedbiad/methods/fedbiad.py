@@ -44,9 +44,9 @@ class FedBIAD(RowDropout):
     noise: Literal["posterior"] | Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = "posterior"
     """Posterior noise: as Eq. (same_variance), or a fixed standard deviation (0 = none)."""
 
-    @property
-    def trend_loss(self) -> Literal["batch", "local"]:
-        return self.trend
+    def trend_loss(self, round_: int) -> Literal["batch", "local"]:
+        """Stage two never looks at it, so there the cheap one will do."""
+        return self.trend if round_ <= self.stage_boundary else "batch"
 
     @property
     def fixed_count(self) -> bool:
@@ -77,7 +77,7 @@ class FedBIAD(RowDropout):
     def next_pattern(
         self, layout: Layout, cohort: Cohort, step: int, losses: Losses, pattern: Pattern, state: ClientState
     ) -> tuple[Pattern, ClientState, Resampled]:
-        """Lines 19-27: a positive loss gap changes the pattern; then the scores learn."""
+        """Lines 19-26: a positive loss gap changes the pattern; then the scores learn."""
         gap = loss_trend.loss_gap(losses, step, self.interval)
         worse = gap > 0
         following = pattern.copy()
