@@ -17,6 +17,7 @@ from rich.table import Table
 from fedbiad import compare as comparison
 from fedbiad import plan as plans
 from fedbiad import runner
+from fedbiad.compare import INTERRUPTED
 from fedbiad.data import DATASETS, fetch
 from fedbiad.data import load as load_data
 from fedbiad.describe import describe_plan, theory_table
@@ -138,7 +139,7 @@ def data_list() -> None:
 def main() -> NoReturn:
     """Entry point: errors a user can mend end with code 2 and no traceback, Ctrl-C with 130."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except runner.Stopped as end:
         _fail(str(end), 130)
     except FedbiadError as error:
@@ -155,7 +156,10 @@ def main() -> NoReturn:
             error.show()
             sys.exit(error.exit_code)
         raise
-    sys.exit(0)
+    # typer turns an interrupt or an explicit exit into a code
+    if code == INTERRUPTED:
+        _fail("interrupted", INTERRUPTED)
+    sys.exit(code or 0)
 
 
 def _loads(name: str) -> bool:

@@ -85,4 +85,5 @@ def theory_table(plan: Plan, console: Console) -> None:
         bound = theory.error_bound(terms.total, [0.0])
         table.add_row(str(r), f"{m:,}", f"{log_variance:.2f}", f"{theory.posterior_std(structure, S, m):.2e}",
                       *[f"{term:.3g}" for term in terms], f"{terms.total:.4g}", f"{bound:.4g}")  # fmt: skip
+    console.width = max(console.width, 100)  # numbers are not cut, whatever the terminal
     console.print(table)

@@ -16,10 +16,11 @@ from fedbiad.arrays import Params
 from fedbiad.client import LocalTraining
 from fedbiad.data import FederatedData, federate
 from fedbiad.data import load as load_data
-from fedbiad.errors import DataError
+from fedbiad.errors import DataError, PlanError
 from fedbiad.methods import METHODS, Method
 from fedbiad.models import CNN, MLP, Model, TorchModule
 from fedbiad.plan import EnginePlan, Plan, TrainingPlan
+from fedbiad.plan_problems import nearest
 from fedbiad.rows import Layout
 from fedbiad.server import RoundOutcome, Server
 from fedbiad.state import MemoryStore
@@ -178,6 +179,12 @@ def simulate(
     data = _own_data(clients, test)
     training = TrainingPlan(learning_rate, iterations, batch, selected, server_step, dropout)
     count = selected if isinstance(selected, int) else max(int(selected * len(clients) + 1e-9), 1)
+    if count > len(clients):
+        raise PlanError([f"selected = {count} clients a round, but {len(clients)} exist"], "simulate")
+    if isinstance(method, str) and method not in METHODS:
+        raise PlanError(
+            [f"unknown method {method!r}{nearest(method, METHODS)}; there are {', '.join(METHODS)}"], "simulate"
+        )
     chosen = METHODS[method] if isinstance(method, str) else method
     experiment = assemble(chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count)
     records, u = [], experiment.initial()

@@ -44,6 +44,17 @@ def top(
     return pattern
 
 
+def weighted(
+    layout: Layout, weights: FloatArray, dropout_rate: float, stream: np.random.Generator, scope: Scope = "group"
+) -> Pattern:
+    """(1-p) n rows drawn one after another without replacement, each with probability proportional to its weight.
+
+    By the Gumbel trick: the top rows of ln(weight) + Gumbel noise are distributed like such draws.
+    """
+    chances = np.log(np.maximum(weights, np.finfo(np.float64).tiny)) + stream.gumbel(size=layout.num_rows)
+    return top(layout, chances, dropout_rate, stream, scope)
+
+
 def swap(
     layout: Layout, pattern: Pattern, fraction: float, stream: np.random.Generator, scope: Scope = "group"
 ) -> Pattern:

@@ -103,6 +103,10 @@ class Plan:
             raise PlanError(problems)
         return method
 
+    def written_out(self) -> Plan:
+        """The same plan with every option of its method stated, so that it means the same whatever the presets."""
+        return self.replace(methods={self.method: dataclasses.asdict(self.resolved_method())})
+
     def replace(self, **changes: Any) -> Plan:
         """The same plan with top-level fields changed, checked again."""
         return from_dict({**to_dict(self), **changes}, self.name)

@@ -36,7 +36,7 @@ class RunDir:
         check_free(path)
         (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         write_atomically(path / VERSIONS, _json(versions()))
-        write_atomically(path / PLAN, to_toml(plan).encode())
+        write_atomically(path / PLAN, to_toml(plan.written_out()).encode())
         return cls(path)
 
     @classmethod
@@ -56,7 +56,7 @@ class RunDir:
 
     def changed_versions(self) -> list[str]:
         """What differs from the software the run was started with; exact resume needs the same."""
-        then = json.loads((self.path / VERSIONS).read_text())
+        then = self._read_json(VERSIONS) or {}
         return [f"{name} {then.get(name)} -> {now}" for name, now in versions().items() if then.get(name) != now]
 
     @contextmanager
@@ -107,8 +107,17 @@ class RunDir:
 
     def summary(self) -> Record | None:
         """The summary of a finished run."""
-        path = self.path / SUMMARY
-        return json.loads(path.read_text()) if path.exists() else None
+        return self._read_json(SUMMARY)
+
+    def _read_json(self, name: str) -> Record | None:
+        path = self.path / name
+        if not path.exists():
+            return None
+        try:
+            found: Record = json.loads(path.read_text())
+        except ValueError:
+            raise RunDirError(f"{path} is damaged; remove it, then `fedbiad resume {self.path}`") from None
+        return found
 
 
 def check_free(path: Path) -> None:

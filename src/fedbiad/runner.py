@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedbiad.checkpoint import Checkpoint
-from fedbiad.errors import RunError
+from fedbiad.errors import RunDirError, RunError
 from fedbiad.experiment import Experiment, Record, build, summarise
 from fedbiad.plan import Plan
 from fedbiad.rundir import RunDir, check_free
@@ -27,7 +28,9 @@ def start(plan: Plan, path: Path, on_round: OnRound, stop: Stop = lambda: False)
     """Run a plan from the beginning in a new directory; returns the summary. Data are loaded before it is made."""
     check_free(path)
     experiment = build(plan)
-    return _run(RunDir.create(path, plan), plan, experiment, on_round, stop)
+    with _writing(path, "nothing was begun: free some space, then start again"):
+        directory = RunDir.create(path, plan)
+    return _run(directory, plan, experiment, on_round, stop)
 
 
 def resume(path: Path, on_round: OnRound, stop: Stop = lambda: False, warn: Callable[[str], None] = print) -> Record:
@@ -50,16 +53,20 @@ def _run(
     stop: Stop,
     warn: Callable[[str], None] = print,
 ) -> Record:
-    with directory.locked():
-        try:
-            return _rounds(directory, plan, experiment, on_round, stop, warn)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise RunError(
-                f"the disk is full ({error.filename or directory.path}); nothing before this round is lost: "
-                f"free some space, then `fedbiad resume {directory.path}`"
-            ) from None
+    advice = f"nothing before this round is lost: free some space, then `fedbiad resume {directory.path}`"
+    with directory.locked(), _writing(directory.path, advice):
+        return _rounds(directory, plan, experiment, on_round, stop, warn)
+
+
+@contextmanager
+def _writing(path: Path, advice: str) -> Iterator[None]:
+    """Turn what the system says about files into what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(f"the disk is full ({error.filename or path}); {advice}") from None
+        raise RunDirError(f"cannot write to {path}: {error}; make it writable, or choose another --out") from None
 
 
 def _rounds(

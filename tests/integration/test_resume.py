@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedbiad import runner
 from fedbiad.errors import RunDirError, RunError
 from fedbiad.experiment import Record
 from fedbiad.methods import METHODS
@@ -86,6 +87,7 @@ class TestStopped:
         path = stopped(tmp_path / "run", method, after, every)
         assert RunDir(path).summary() is None
         assert len(RunDir(path).records()) == after
+        assert checkpoints(path)[-1].name.startswith(f"{after:06d}-")
         assert resumed(path) == undisturbed(method)
 
     @each_method
@@ -181,18 +183,24 @@ def script(name: str) -> ModuleType:
     return module
 
 
+def no_data(_: object) -> None:
+    raise AssertionError("data were loaded")
+
+
 class TestFinished:
-    def test_gives_the_summary_and_changes_nothing(self, tmp_path: Path) -> None:
+    def test_gives_the_summary_and_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path, seen = tmp_path / "run", list[Record]()
         summary = start(small_plan(rounds=2), path, nothing)
         before = snapshot(path)
+        monkeypatch.setattr(runner, "build", no_data)
         assert resume(path, seen.append) == summary == json.loads((path / "summary.json").read_text())
         assert seen == []
         assert snapshot(path) == before
 
-    def test_is_not_started_over(self, tmp_path: Path) -> None:
+    def test_is_not_started_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         start(small_plan(rounds=1), tmp_path, nothing)
         before = snapshot(tmp_path)
+        monkeypatch.setattr(runner, "build", no_data)
         with pytest.raises(RunDirError, match="already holds a run"):
             start(small_plan(rounds=1), tmp_path, nothing)
         assert snapshot(tmp_path) == before
@@ -249,7 +257,7 @@ class TestFullDisk:
 
         RunDir.create(tmp_path, small_plan())
         monkeypatch.setattr(os, "fsync", broken)
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        with pytest.raises(RunDirError, match=os.strerror(errno.EIO)):
             resume(tmp_path, nothing)
 
 

@@ -107,8 +107,10 @@ def slow_first_pattern(method: FedBIAD, layout: Layout, r: int, score: FloatArra
     if method.stage_two == "above":  # to the letter
         threshold = quantile(score, p)
         return np.array([value > threshold for value in score])
-    # the rows of highest mean score; a row never held stands in the middle
+    # the rows of highest mean score, or drawn in proportion to it; a row never held stands in the middle
     means = np.array([s / n if n else 0.5 for s, n in zip(score, holds, strict=True)])
+    if method.stage_two == "sample":
+        means = np.log(means) + stream.gumbel(size=len(means))
     return best(means, round((1 - p) * layout.num_rows), stream)
 
 
@@ -196,6 +198,7 @@ DEFAULT = cast(FedBIAD, METHODS["fedbiad"])
 READINGS: dict[str, FedBIAD] = {
     "letter": cast(FedBIAD, METHODS["fedbiad-letter"]),
     "default": DEFAULT,
+    "default-top": replace(DEFAULT, stage_two="top"),
     "letter-scaled": replace(LETTER, scaling="inverse"),
     "default-local": replace(DEFAULT, trend="local", resample="anew", upload="final"),
 }
@@ -254,7 +257,7 @@ def state_of(score: list[float], holds: list[int]) -> ClientState:
 
 
 def test_stage_two_begins_after_the_boundary() -> None:
-    method = replace(DEFAULT, stage_boundary=7)
+    method = replace(DEFAULT, stage_boundary=7, stage_two="top")
     # means 0.9 for rows 0-4, 0.1 for rows 5-9
     state = state_of([1.8] * 5 + [0.2] * 5, [2] * 10)
     drawn = [method.first_pattern(TEN, Cohort(seed, 7, (0,)), state)[0] for seed in range(20)]
@@ -262,6 +265,16 @@ def test_stage_two_begins_after_the_boundary() -> None:
     for seed in range(20):
         pattern = method.first_pattern(TEN, Cohort(seed, 8, (0,)), state)[0]
         assert pattern.tolist() == [True] * 5 + [False] * 5
+
+
+def test_stage_two_draws_rows_in_proportion_to_their_scores() -> None:
+    method = replace(DEFAULT, stage_boundary=0)
+    state = state_of([1.8] * 5 + [0.2] * 5, [2] * 10)  # means 0.9 and 0.1
+    held = np.stack([method.first_pattern(TEN, Cohort(seed, 1, (0,)), state)[0] for seed in range(400)])
+    assert (held.sum(1) == 5).all()
+    # the first draw alone takes a good row with probability 0.9; five draws leave some of them out and some bad ones in
+    assert 0.8 < held[:, :5].mean() < 0.9
+    assert 0.1 < held[:, 5:].mean() < 0.2
 
 
 def test_stage_one_of_no_rounds_starts_from_a_random_pattern() -> None:
@@ -273,7 +286,7 @@ def test_stage_one_of_no_rounds_starts_from_a_random_pattern() -> None:
 
 
 def test_a_row_never_held_ranks_between_good_and_bad_ones() -> None:
-    method = replace(DEFAULT, stage_boundary=0, dropout_rate=0.5)
+    method = replace(DEFAULT, stage_boundary=0, dropout_rate=0.5, stage_two="top")
     # four rows of mean 0.6, four never held, two of mean 0.4: one of the never held is taken, none of the bad
     state = state_of([0.6] * 4 + [0.0] * 4 + [0.4] * 2, [1] * 4 + [0] * 4 + [1] * 2)
     held = np.stack([method.first_pattern(TEN, Cohort(seed, 1, (0,)), state)[0] for seed in range(50)])

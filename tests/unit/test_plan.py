@@ -29,7 +29,7 @@ READINGS = {
     "resample": ("swap", "anew"),
     "upload": ("longest", "final"),
     "score": ("evidence", "holds"),
-    "stage_two": ("top", "above"),
+    "stage_two": ("sample", "above"),
     "noise": ("posterior", "posterior"),
     "scope": ("group", "global"),
 }
@@ -121,7 +121,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "swap_share": st.floats(0, 1, exclude_min=True),
     "upload": st.sampled_from(["longest", "final"]),
     "score": st.sampled_from(["evidence", "holds"]),
-    "stage_two": st.sampled_from(["top", "above"]),
+    "stage_two": st.sampled_from(["sample", "top", "above"]),
     "noise": st.just("posterior") | st.floats(0, 1e300),
 }
 

@@ -1,6 +1,6 @@
 """Run directories: nothing foreign is touched, nothing torn is read, one process at a time."""
 
-from __future__ import annotations
+from __future__ import dataclasses
 
 import fcntl
 import json
@@ -39,7 +39,8 @@ def with_rounds(path: Path, records: int, checkpoints: tuple[int, ...]) -> RunDi
 class TestCreate:
     def test_holds_the_whole_plan_and_the_versions(self, tmp_path: Path) -> None:
         run = RunDir.create(tmp_path / "deep" / "run", small_plan("feddrop", seed=3))
-        assert run.plan() == small_plan("feddrop", seed=3)
+        assert run.plan() == small_plan("feddrop", seed=3).written_out()
+        assert run.plan().methods == {"feddrop": dataclasses.asdict(run.plan().resolved_method())}
         assert RunDir.open(run.path).plan() == run.plan()
         assert run.records() == []
         assert run.summary() is None

@@ -39,8 +39,8 @@ class FedBIAD(RowDropout):
     """Rows uploaded: those held for most iterations of the round, or the final pattern."""
     score: Literal["evidence", "holds"] = "evidence"
     """What feeds E^k: ranks of the rows' evidence, or Eq. (score_update)."""
-    stage_two: Literal["top", "above"] = "top"
-    """Exactly (1-p) of the rows, of highest score, or those strictly above the p-quantile."""
+    stage_two: Literal["sample", "top", "above"] = "sample"
+    """(1-p) of the rows: drawn in proportion to their scores, those of highest score, or (about) above the quantile."""
     noise: Literal["posterior"] | Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = "posterior"
     """Posterior noise: as Eq. (same_variance), or a fixed standard deviation (0 = none)."""
 
@@ -50,7 +50,7 @@ class FedBIAD(RowDropout):
 
     @property
     def fixed_count(self) -> bool:
-        return self.scope == "group" and self.stage_two == "top"
+        return self.scope == "group" and self.stage_two != "above"
 
     def init_client(self, layout: Layout) -> ClientState:
         return {"score": np.zeros(layout.num_rows), "holds": np.zeros(layout.num_rows, dtype=np.int64)}
@@ -65,7 +65,7 @@ class FedBIAD(RowDropout):
         if cohort.round <= self.stage_boundary:
             return super().first_pattern(layout, cohort, state)
         scores = self._scores(state)
-        chosen = patterns.top if self.stage_two == "top" else importance.above_threshold
+        chosen = STAGE_TWO[self.stage_two]
         return cohort.patterns(
             "pattern", lambda i, stream: chosen(layout, scores[i], self.dropout_rate, stream, self.scope)
         )
@@ -119,6 +119,10 @@ class FedBIAD(RowDropout):
             return importance.mean_scores(_float(state["score"]), state["holds"].astype(np.int64))
         return _float(state["score"])
 
+
+StageTwo = Callable[[Layout, FloatArray, float, np.random.Generator, patterns.Scope], Pattern]
+STAGE_TWO: dict[str, StageTwo] = {"sample": patterns.weighted, "top": patterns.top, "above": importance.above_threshold}
+"""The pattern of stage two from the scores of a client."""
 
 LETTER = FedBIAD(
     aggregation="zeros",
