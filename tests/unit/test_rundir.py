@@ -1,7 +1,8 @@
 """Run directories: nothing foreign is touched, nothing torn is read, one process at a time."""
 
-from __future__ import dataclasses
+from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 from pathlib import Path
