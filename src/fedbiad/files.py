@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 DRAFT = ".draft-"
@@ -12,16 +12,16 @@ DRAFT = ".draft-"
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path` through a temporary file in the same directory."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=DRAFT)
+    draft = path.with_name(f"{DRAFT}{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with draft.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105  a Path method of the same name would read as str.replace
+        os.replace(draft, path)  # noqa: PTH105  Path.replace would read as str.replace
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(temporary).unlink()
+            draft.unlink()
         raise
 
 
