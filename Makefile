@@ -12,6 +12,7 @@ run: .venv/installed
 
 test: .venv/installed-test check
 	@$(BIN)/fedbiad data fetch mnist --if-missing
+	@-$(BIN)/fedbiad data fetch fmnist --if-missing
 	$(BIN)/python -m pytest -n 2
 
 check: .venv/installed-test
