@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[str, EnginePlan]] = {
     "feddrop, masked": ("feddrop", EnginePlan(form="masked")),
     "fedbiad": ("fedbiad", EnginePlan()),
     "fedbiad, no noise": ("fedbiad", EnginePlan()),
+    "fedbiad, no noise, trend local": ("fedbiad", EnginePlan()),
     "fedbiad, masked": ("fedbiad", EnginePlan(form="masked")),
     "fedbiad-letter": ("fedbiad-letter", EnginePlan()),
 }
@@ -51,13 +52,14 @@ def main() -> None:
     print(f"{arguments.data}: one round, median of {arguments.repeat}; fedavg in blocks of 10 = {reference:.3f} s = 1")
     for label, values in times.items():
         ratios = [value / reference for value in values]
-        print(f"{label:20} {statistics.median(ratios):5.2f}   (from {min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"{label:30} {statistics.median(ratios):5.2f}   (from {min(ratios):.2f} to {max(ratios):.2f})")
 
 
 def variant(base: Plan, label: str) -> Plan:
     """The plan of a variant."""
     method, engine = VARIANTS[label]
-    options = {"fedbiad": {"noise": 0.0}} if "no noise" in label else {}
+    trend = "local" if "trend local" in label else "batch"
+    options = {"fedbiad": {"noise": 0.0, "trend": trend}} if "no noise" in label else {}
     return base.replace(method=method, engine=dataclasses.asdict(engine), methods=options)
 
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from fedbiad import compare
 from fedbiad.files import write_atomically
 from fedbiad.plan import Plan, load, to_dict
+from fedbiad.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "readings.json"
@@ -87,7 +89,11 @@ def run(study: str, data: str, jobs: int) -> None:
     compare.run(cells, jobs, progress, lambda: False)
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     base = to_dict(load(data))
-    kept.setdefault(study, {})[data] = {"plan": base, "rows": compare.table(cells)}
+    rows = compare.table(cells)
+    for row in rows:
+        runs = [RunDir(cell.path).records() for cell in cells if cell.label == row["label"]]
+        row["kept_rows_at_the_end"] = statistics.mean(r["kept_rows_share"] for records in runs for r in records[-5:])
+    kept.setdefault(study, {})[data] = {"plan": base, "rows": rows}
     write_atomically(RESULTS, (json.dumps(kept, indent=1) + "\n").encode())
 
 
@@ -138,10 +144,10 @@ def render() -> None:
 
 
 def _compared(study: str, results: dict[str, Any]) -> list[str]:
-    """One row a label, the data sets side by side: last round, mean of the last five, upload."""
+    """One row a label, the data sets side by side: last round, mean of the last five, upload, checks that resampled."""
     rows = {data: {row["label"]: row for row in results[study][data]["rows"]} for data in sorted(STUDIES[study])[::-1]}
-    heads = [f"{data}: last round | last five | upload" for data in rows]
-    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * 3 * len(rows)]
+    heads = [f"{data}: last round | last five | upload | resampled" for data in rows]
+    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * 4 * len(rows)]
     for label in next(iter(rows.values())):
         cells = [cell for own in rows.values() for cell in _figures(own[label])]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
@@ -150,7 +156,20 @@ def _compared(study: str, results: dict[str, Any]) -> list[str]:
 
 def _figures(row: dict[str, Any]) -> list[str]:
     upload = f"{row['upload_bytes_per_client'] / 1e3:.1f} kB"
-    return [_percent(row, "accuracy"), _percent(row, "accuracy_last_five"), upload]
+    resampled = "" if row["resampled_share"] is None else f"{row['resampled_share']:.0%}"
+    return [_percent(row, "accuracy"), _percent(row, "accuracy_last_five"), upload, resampled]
+
+
+def _untuned(results: dict[str, Any]) -> list[str]:
+    lines = [*_compared("untuned", results), ""]
+    for data in STUDIES["untuned"]:
+        found = results["untuned"][data]
+        letter = next(row for row in found["rows"] if row["label"] == "fedbiad-letter")
+        lines.append(
+            f"In stage two the letter holds {letter['kept_rows_at_the_end']:.3f} of the rows on {data}, where "
+            f"{1 - found['plan']['dropout_rate']:.1f} are meant: whole scores tie with the quantile."
+        )
+    return lines
 
 
 def _tuning(results: dict[str, Any]) -> list[str]:
@@ -169,7 +188,7 @@ def _percent(row: dict[str, Any], key: str) -> str:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "untuned": lambda results: _compared("untuned", results),
+    "untuned": _untuned,
     "options": lambda results: _compared("options", results),
     "tuning": _tuning,
     "tuned": lambda results: _compared("tuned", results),
