@@ -22,7 +22,7 @@ VARIANTS: dict[str, tuple[str, EnginePlan]] = {
     "fedavg": ("fedavg", EnginePlan()),
     "fedavg, block 1": ("fedavg", EnginePlan(block=1)),
     "fedavg, block 5": ("fedavg", EnginePlan(block=5)),
-    "fedavg, block 20": ("fedavg", EnginePlan(block=20)),
+    "fedavg, block 10": ("fedavg", EnginePlan(block=10)),
     "fedavg, block 50": ("fedavg", EnginePlan(block=50)),
     "feddrop": ("feddrop", EnginePlan()),
     "feddrop, masked": ("feddrop", EnginePlan(form="masked")),
@@ -49,7 +49,7 @@ def main() -> None:
         for label, experiment in experiments.items():
             times[label].append(one_round(experiment))
     reference = statistics.median(times["fedavg"])
-    print(f"{arguments.data}: one round, median of {arguments.repeat}; fedavg in blocks of 10 = {reference:.3f} s = 1")
+    print(f"{arguments.data}: one round, median of {arguments.repeat}; fedavg in blocks of 20 = {reference:.3f} s = 1")
     for label, values in times.items():
         ratios = [value / reference for value in values]
         print(f"{label:30} {statistics.median(ratios):5.2f}   (from {min(ratios):.2f} to {max(ratios):.2f})")

@@ -71,7 +71,7 @@ class EnginePlan:
     """How the work is done; none of it changes what comes out (beyond rounding, for `form`)."""
 
     __pydantic_config__ = CLOSED
-    block: Count = 10
+    block: Count = 20
     form: Form = "auto"
     checkpoint_every: Count = 1
     threads: Count = 1

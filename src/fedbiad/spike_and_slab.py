@@ -21,8 +21,14 @@ UintArray = npt.NDArray[np.uint64]
 Positions = Callable[[IntArray, IntArray], IntArray]
 """From the number of a client in its block and a flat place in its tensor to the place in the full model."""
 
-MAX_NORMAL = math.sqrt(-2 * math.log(2.0**-53)) * (1 + 2.0**-50)
-"""No draw exceeds this size (about 8.57): the least uniform is 2^-53; a hair more covers rounding."""
+MAX_NORMAL = math.sqrt(-2 * math.log(2.0**-33)) * (1 + 2.0**-18)
+"""No draw exceeds this size (about 6.76): the least uniform is 2^-33; a hair more covers rounding in float32."""
+
+CHUNK = 16_384
+"""Draws made at a time, so that what is in between stays in the cache."""
+
+CROWDED = 1 / 16
+"""Above this share of entries that noise may change, drawing for all of them in order is faster than picking."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -39,30 +45,34 @@ def _mix_int(x: int) -> int:
 
 
 def _mix(x: UintArray) -> UintArray:
-    """splitmix64's finaliser of an array, modulo 2^64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
-    return x ^ (x >> np.uint64(31))
+    """splitmix64's finaliser of an array, modulo 2^64, in place."""
+    moved = np.empty_like(x)
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
+        x ^= np.right_shift(x, np.uint64(shift), out=moved)
+        x *= np.uint64(factor)
+    x ^= np.right_shift(x, np.uint64(31), out=moved)
+    return x
 
 
-def _uniform(bits: UintArray) -> FloatArray:
-    """The top 53 bits as a number in (0, 1]."""
-    return ((bits >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
-
-
-def _seeds(key: int, step: int) -> tuple[int, int, int]:
-    """Three words hashed from (key, step): one for the place, one each for radius and angle."""
+def _seeds(key: int, step: int) -> tuple[int, int]:
+    """Two words hashed from (key, step)."""
     seed = _mix_int(_mix_int(key + _GOLDEN) + (step + 1) * _GOLDEN)
-    return seed, _mix_int(seed + _GOLDEN), _mix_int(seed + 2 * _GOLDEN)
+    return seed, _mix_int(seed + _GOLDEN)
 
 
-def _normals(seeds: UintArray, index: IntArray) -> FloatArray:
-    """Box-Muller draws at places `index` [n], entry i with the three seeds [3, n] (or [3, 1] for all)."""
-    place_seed, radius_seed, angle_seed = seeds
-    # Hashed twice with different seeds, so that no two streams are shifts of one another.
-    place = _mix(place_seed + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
-    radius = np.sqrt(-2 * np.log(_uniform(_mix(place ^ radius_seed))))
-    draws: FloatArray = radius * np.cos(2 * math.pi * _uniform(_mix(place ^ angle_seed)))
+def _normals(seeds: UintArray, index: IntArray) -> npt.NDArray[np.float32]:
+    """Box-Muller draws at places `index` [n], entry i with the two seeds [2, n] (or [2, 1] for all)."""
+    draws = np.empty(len(index), dtype=np.float32)
+    for start in range(0, len(index), CHUNK):
+        part = slice(start, start + CHUNK)
+        first, second = seeds if seeds.shape[1] == 1 else seeds[:, part]
+        # hashed twice with different seeds, so that no two streams are shifts of one another
+        word = _mix((index[part].astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + first)
+        word ^= second
+        halves = _mix(word).view(np.uint32).astype(np.float32)
+        uniform = halves[0::2] * np.float32(2.0**-32) + np.float32(2.0**-33)
+        angle = halves[1::2] * np.float32(2 * math.pi * 2.0**-32)
+        draws[part] = np.sqrt(np.float32(-2) * np.log(uniform)) * np.cos(angle)
     return draws
 
 
@@ -72,7 +82,7 @@ def normal_at(key: int, step: int, index: IntArray) -> FloatArray:
     Box-Muller: sqrt(-2 ln u1) cos(2 pi u2), u1 and u2 hashed from the three coordinates.
     """
     seeds = np.array(_seeds(key, step), dtype=np.uint64)[:, None]
-    return _normals(seeds, index.reshape(-1)).reshape(index.shape)
+    return _normals(seeds, index.reshape(-1)).astype(np.float64).reshape(index.shape)
 
 
 def may_change(weight: Tensor, std: float) -> Tensor:
@@ -102,7 +112,7 @@ def sample(
     positions: Positions = lambda client, place: place,
     everywhere: bool = False,
 ) -> tuple[Tensor, int]:
-    """theta ~ N(mu, std^2 I) for a block of clients [clients, ...], and how many entries were drawn.
+    """theta ~ N(mu, std^2 I) for a block of clients [clients, ...], and for how many entries noise was not skipped.
 
     Client i draws with keys[i]; `positions` gives entries their places in the full model, by default the flat
     position within the client's tensor. Tensors of one client must not share positions in one step.
@@ -114,19 +124,28 @@ def sample(
     """
     if len(keys) != len(mu):
         raise ValueError(f"one key per client is needed: {len(mu)} clients, {len(keys)} keys")
-    chosen = torch.ones_like(mu, dtype=torch.bool) if everywhere else may_change(mu, std)
-    places = np.flatnonzero(chosen.numpy())  # many times faster than torch's nonzero where few are chosen
-    if len(places) == 0:
+    places = np.flatnonzero(may_change(mu, std).numpy())  # much faster than torch's nonzero where few are chosen
+    if len(places) == 0 and not everywhere:
         return mu, 0
     theta = mu.detach().clone(memory_format=torch.contiguous_format)
-    client, place = np.divmod(places, mu[0].numel())
     seeds = np.array([_seeds(key, step) for key in keys], dtype=np.uint64).T
-    z = torch.from_numpy(_normals(seeds[:, client], positions(client, place)))
-    flat, where = theta.view(-1), torch.from_numpy(places)
-    old = flat[where]
-    new = (old.double() + std * z).to(mu.dtype)
-    flat[where] = torch.where(new == old, old, new)  # noise that vanishes leaves the sign of a zero, too
+    if everywhere or len(places) > CROWDED * mu.numel():
+        every = np.arange(mu[0].numel())
+        for client in range(len(mu)):
+            position = positions(np.full(len(every), client), every)
+            _shift(theta[client].view(-1), slice(None), std, _normals(seeds[:, [client]], position))
+        return theta, mu.numel() if everywhere else len(places)
+    client_of, place = np.divmod(places, mu[0].numel())
+    z = _normals(seeds[:, client_of], positions(client_of, place))
+    _shift(theta.view(-1), torch.from_numpy(places), std, z)
     return theta, len(places)
+
+
+def _shift(flat: Tensor, where: Tensor | slice, std: float, z: npt.NDArray[np.float32]) -> None:
+    """Add std * z to some entries, in float64, in place; noise that vanishes leaves the sign of a zero, too."""
+    old = flat[where]
+    new = (old.double() + std * torch.from_numpy(z).double()).to(flat.dtype)
+    flat[where] = torch.where(new == old, old, new)
 
 
 def shifted(offset: int) -> Positions:

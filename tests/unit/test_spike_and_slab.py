@@ -73,13 +73,13 @@ def test_a_draw_depends_on_its_own_place_alone() -> None:
 
 
 def test_no_draw_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pytest.approx(math.sqrt(106 * math.log(2)), rel=1e-12) == MAX_NORMAL
+    assert pytest.approx(math.sqrt(66 * math.log(2)), rel=1e-5) == MAX_NORMAL
     assert np.abs(normal_at(1, 1, np.arange(N))).max() <= MAX_NORMAL
-    # The worst hash, all bits zero: the least radius uniform; angle uniform 2^-53, so the cosine is 1.
+    # The worst hash, all bits zero: the least uniform, 2^-33, and an angle of 0.
     monkeypatch.setattr("fedbiad.spike_and_slab._mix", np.zeros_like)
     worst = normal_at(1, 1, np.arange(3))
     assert (worst <= MAX_NORMAL).all()
-    assert worst == pytest.approx(MAX_NORMAL, rel=1e-12)
+    assert worst == pytest.approx(MAX_NORMAL, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -87,7 +87,7 @@ def test_no_draw_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_may_not_change_does_not(dtype: torch.dtype, std: float) -> None:
     weight = weights_of_all_sizes(dtype)
     stays = weight[~may_change(weight, std)]
-    for z in (MAX_NORMAL, np.nextafter(MAX_NORMAL, 0), 8.0, 1.0, 1e-9):
+    for z in (MAX_NORMAL, np.nextafter(MAX_NORMAL, 0), 6.0, 1.0, 1e-9):
         for sign in (1, -1):
             assert torch.equal((stays.double() + sign * std * z).to(dtype), stays)
     # Far above the threshold (in float64, too) nothing is named.
@@ -117,7 +117,12 @@ def test_may_change_at_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("std", STDS)
-def test_sample_equals_its_slow_twin_bit_for_bit(dtype: torch.dtype, std: float) -> None:
+@pytest.mark.parametrize("crowded", [0.0, 2.0], ids=["in order", "picked"])
+def test_sample_equals_its_slow_twin_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, crowded: float, dtype: torch.dtype, std: float
+) -> None:
+    monkeypatch.setattr("fedbiad.spike_and_slab.CROWDED", crowded)
+    monkeypatch.setattr("fedbiad.spike_and_slab.CHUNK", 1000)
     weight = weights_of_all_sizes(dtype)
     mu = torch.stack([weight, weight.flip(0), weight.roll(17)])
     fast, drawn = sample(mu, std, [7, 8, 9], 4)

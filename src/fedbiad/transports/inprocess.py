@@ -21,7 +21,7 @@ class InProcess:
     data: FederatedData
     store: MemoryStore
     seed: int
-    block: int = 10
+    block: int = 20
 
     def sizes(self) -> list[int]:
         return [len(own) for own in self.data.members]
