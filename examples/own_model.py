@@ -1,6 +1,6 @@
 """Bring your own model and data: any nn.Module, with its rows stated by hand.
 
-Run it with: python examples/own_model.py
+Run it with: .venv/bin/python examples/own_model.py
 """
 
 import torch
@@ -25,15 +25,16 @@ units = fedbiad.RowGroup(
 )
 layout = fedbiad.Layout(fedbiad.module_shapes(model), (units,))
 
-for method in ("fedavg", "feddrop", "fedbiad"):
+# stage two of FedBIAD begins after round 15
+for method in (fedbiad.FedAvg(), fedbiad.FedDrop(), fedbiad.FedBIAD(stage_boundary=15)):
     result = fedbiad.simulate(
         model=model,
         layout=layout,
         clients=clients,
         test=(data.eval_inputs, data.eval_targets),
-        method=fedbiad.METHODS[method],
+        method=method,
         rounds=20,
         selected=0.2,
     )
-    summary = result.summary
-    print(f"{method:8} accuracy {summary['accuracy']:.2%}  upload {summary['upload_bytes_per_client'] / 1e3:.1f} kB")
+    accuracy, upload = result.summary["accuracy"], result.summary["upload_bytes_per_client"]
+    print(f"{type(method).__name__:8} accuracy {accuracy:.2%}  upload {upload / 1e3:.1f} kB")

@@ -4,8 +4,8 @@
     readings.py render            write the tables of docs/readings.md from results/readings.json
 
 Studies: `untuned` (the plans as they are, test data), `tuning` (the same learning rates for every method, validation
-data), `tuned` (the best of them, test data) and `options` (every option of FedBIAD singly, validation data). Without
-posterior noise but for `untuned` and the rows of `options` about it: it changes nothing that can be measured and costs time.
+data), `tuned` (the best of them, test data) and `options` (every option of FedBIAD singly, validation data). Posterior
+noise is on in `untuned` and in the rows of `options` about it only: it changes nothing measurable and costs time.
 """
 
 from __future__ import annotations

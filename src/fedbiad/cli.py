@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,20 +23,23 @@ from fedbiad.data import DATASETS, fetch
 from fedbiad.data import load as load_data
 from fedbiad.describe import describe_plan, theory_table
 from fedbiad.errors import DataError, FedbiadError, PlanError
-from fedbiad.experiment import Record
+from fedbiad.experiment import LAST, Record
+from fedbiad.files import safe_name
 from fedbiad.plan import Plan
 from fedbiad.progress import Reporter, bars, megabytes
 from fedbiad.rundir import RunDir
 
 app = typer.Typer(
-    name="fedbiad", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Communication-efficient federated learning: FedBIAD and its baselines, on real data.",
+    name="fedbiad", no_args_is_help=True, invoke_without_command=True, add_completion=False,
+    pretty_exceptions_enable=False,
     epilog="Start with: fedbiad run digits   |   fedbiad compare mnist --methods fedavg,feddrop,fedbiad",
 )  # fmt: skip
 data_app = typer.Typer(no_args_is_help=True, help="Fetch and list data sets.")
 app.add_typer(data_app, name="data")
 
-PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="A TOML file, or mnist, fmnist or digits.")]
+PlanArgument = Annotated[
+    str, typer.Argument(metavar="PLAN", help="A TOML file, or a built-in plan: mnist, fmnist or digits.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. training.learning_rate=0.05. Repeatable."),
@@ -43,17 +47,27 @@ SetOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and end.", is_eager=True)] = False,
+) -> None:
+    """Communication-efficient federated learning: FedBIAD and its baselines, on real data."""
+    if version:
+        print(f"fedbiad {metadata.version('fedbiad')}")
+        raise typer.Exit
+
+
 @app.command()
 def run(
     plan: PlanArgument,
     settings: SetOption = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of the run [default: runs/PLAN-METHOD-seedS].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run \\[default: runs/PLAN-METHOD-seedS].")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Run a plan and write every round to a run directory."""
     chosen = _load(plan, settings)
     _warn(plans.warnings(chosen))
-    path = out or _unused(Path("runs") / f"{chosen.name}-{chosen.method}-seed{chosen.seed}")
+    path = out or _unused(Path("runs") / safe_name(f"{chosen.name}-{chosen.method}-seed{chosen.seed}"))
     torch.set_num_threads(chosen.engine.threads)
     with Reporter(f"{chosen.name} {chosen.method}", chosen.rounds, quiet=quiet) as reporter:
         summary = runner.start(chosen, path, reporter, _stop_on_ctrl_c())
@@ -82,7 +96,7 @@ def compare(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the plan's.")] = None,
     settings: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; a comparison found there goes on "
-                                             "[default: runs/compare-PLAN].")] = None,
+                                             "\\[default: runs/compare-PLAN].")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one core each.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     quiet: QuietOption = False,
@@ -92,7 +106,8 @@ def compare(
     variants = _each_method(base, methods)
     for label, variant in variants.items():
         _warn([f"{label}: {warning}" for warning in plans.warnings(variant)])
-    cells = comparison.cells(variants, _seeds(seeds), out or Path("runs") / f"compare-{base.name}")
+    cells = comparison.cells(variants, _seeds(seeds), out or Path("runs") / safe_name(f"compare-{base.name}"))
+    comparison.check(cells)
     finished = sum(RunDir(cell.path).summary() is not None for cell in cells)
     if finished and not quiet:
         print(f"{finished} of {len(cells)} runs were finished before, in {cells[0].path.parent}", file=sys.stderr)
@@ -247,7 +262,8 @@ def _run_cells(cells: list[comparison.Cell], jobs: int, quiet: bool) -> None:
 
 
 def _show_summary(summary: Record, path: Path, quiet: bool) -> None:
-    print(f"accuracy {summary['accuracy']:.2%} (mean of the last five rounds {summary['accuracy_last_five']:.2%})  "
+    last = f"mean of the last {min(LAST, summary['rounds'])} rounds"
+    print(f"accuracy {summary['accuracy']:.2%} ({last} {summary['accuracy_last_five']:.2%})  "
           f"upload {megabytes(summary['upload_bytes_per_client'])} per client and round  in {path}")  # fmt: skip
     if summary["failed_updates"]:
         _warn([f"{summary['failed_updates']} updates were not finite and left out; {path / 'rounds.jsonl'} names them"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,14 @@ import numpy as np
 
 from fedbiad.errors import FedbiadError, RunDirError, RunError
 from fedbiad.experiment import Record
+from fedbiad.files import safe_name
 from fedbiad.plan import Plan, to_dict, to_toml
 from fedbiad.rundir import PLAN, ROUNDS, RunDir
 
 INTERRUPTED = 130
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Two-sided 95 % points of Student's t for 2, 3, ... 10 pairs."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,10 @@ class Cell:
 def cells(plans: dict[str, Plan], seeds: Sequence[int], out: Path) -> list[Cell]:
     """Every labelled plan with every seed, seed by seed."""
     return [
-        Cell(label, plan.replace(seed=seed), out / f"{_file_name(label)}-seed{seed}")
+        Cell(label, plan.replace(seed=seed), out / f"{safe_name(label)}-seed{seed}")
         for seed in seeds
         for label, plan in plans.items()
     ]
-
-
-def _file_name(label: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.+_-]+", "-", label)
 
 
 def check(todo: Sequence[Cell]) -> None:
@@ -63,7 +62,7 @@ def check(todo: Sequence[Cell]) -> None:
             if differing:
                 raise RunDirError(
                     f"{cell.path} holds a run of another plan (it differs in {', '.join(differing)}); "
-                    "choose another --out, or remove it"
+                    f"choose another --out, e.g. {cell.path.parent}-2, or remove it"
                 )
 
 
@@ -79,6 +78,7 @@ def run(
     check(todo)
     waiting = [cell for cell in todo if RunDir(cell.path).summary() is None]
     active: list[tuple[Cell, subprocess.Popen[bytes], Path]] = []
+    told = False
     with tempfile.TemporaryDirectory(prefix="fedbiad-") as scratch:
         try:
             while (waiting and not stop()) or active:
@@ -86,13 +86,17 @@ def run(
                     cell = waiting.pop(0)
                     active.append((cell, *_launch(cell, Path(scratch))))
                 time.sleep(0.2)
+                if stop() and not told:
+                    told = True
+                    for _, process, _ in active:
+                        process.terminate()  # ends after its current round
                 for entry in list(active):
                     cell, process, log = entry
                     on_progress(cell, _rounds_done(cell))
                     code = process.poll()
                     if code is not None:
                         active.remove(entry)
-                        if code not in (0, INTERRUPTED):
+                        if code not in (0, INTERRUPTED) and not told:
                             raise RunError(f"{cell.name} failed:\n{log.read_text().strip()}")
         finally:
             for _, process, _ in active:
@@ -116,7 +120,10 @@ def _launch(cell: Cell, scratch: Path) -> tuple[subprocess.Popen[bytes], Path]:
     command = [sys.executable, "-m", "fedbiad", *arguments, "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(cell.plan.engine.threads)}
     with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream, env=environment)
+        # a session of its own: Ctrl-C reaches this process alone, which then tells the runs to end
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=stream, env=environment, start_new_session=True
+        )
     return process, log
 
 
@@ -140,30 +147,33 @@ def table(todo: Sequence[Cell]) -> list[dict[str, Any]]:
             **_mean_and_spread("accuracy", [summary["accuracy"] for summary in found]),
             **_mean_and_spread("accuracy_last_five", last_five),
             **{key: _mean(found, key) for key in ("loss", "upload_bytes_per_client", "total_upload_bytes",
-                                                  "resampled_share", "failed_updates", "seconds")},
+                                                  "resampled_share", "failed_updates", "eval_samples", "seconds")},
         })  # fmt: skip
     return rows
 
 
-def verdicts(rows: Sequence[dict[str, Any]], metric: str = "accuracy_last_five") -> list[str]:
-    """Each label against the first: points of accuracy and share of the upload, with the noise named."""
+def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Each label against the first: points of accuracy (last five rounds) and share of the upload, with the noise."""
     first, *others = rows
     lines = []
     for row in others:
-        points = 100 * (row[metric] - first[metric])
+        points = 100 * (row["accuracy_last_five"] - first["accuracy_last_five"])
         share = row["upload_bytes_per_client"] / first["upload_bytes_per_client"]
         lines.append(f"{row['label']} uploads {share:.0%} of {first['label']}'s bytes at {points:+.2f} points "
-                     f"({_significance(row, first, metric)})")  # fmt: skip
+                     f"({_significance(row, first)})")  # fmt: skip
     return lines
 
 
-def _significance(row: dict[str, Any], first: dict[str, Any], metric: str) -> str:
-    if len(row["seeds"]) < 2:
-        return "one seed: take less than about 0.5 points as noise"
-    error = np.hypot(row[f"{metric}_std"], first[f"{metric}_std"]) / np.sqrt(len(row["seeds"]))
-    beyond = abs(row[metric] - first[metric]) > 2 * error
-    noise = f"two standard errors are {200 * error:.2f}, {len(row['seeds'])} seeds"
-    return f"{'beyond' if beyond else 'within'} the noise: {noise}"
+def _significance(row: dict[str, Any], first: dict[str, Any]) -> str:
+    """Whether a difference is beyond chance; seeds are paired: they share data, partition and selected clients."""
+    pairs = zip(row["accuracy_last_five_values"], first["accuracy_last_five_values"], strict=True)
+    gaps = [own - other for own, other in pairs]
+    if len(gaps) < 2:
+        a, n = first["accuracy_last_five"], first["eval_samples"]
+        return f"one seed; two standard errors of {n:,.0f} samples are {200 * np.sqrt(2 * a * (1 - a) / n):.2f} points"
+    margin = STUDENT[min(len(gaps), len(STUDENT) + 1) - 2] * float(np.std(gaps, ddof=1)) / np.sqrt(len(gaps))
+    beyond = abs(float(np.mean(gaps))) > margin
+    return f"{'beyond' if beyond else 'within'} the noise: ±{100 * margin:.2f} at 95 %, {len(gaps)} seeds"
 
 
 def _mean_and_spread(name: str, values: list[float]) -> dict[str, Any]:
@@ -172,5 +182,5 @@ def _mean_and_spread(name: str, values: list[float]) -> dict[str, Any]:
 
 
 def _mean(summaries: list[Record], key: str) -> float | None:
-    values = [summary[key] for summary in summaries if summary[key] is not None]
+    values = [summary[key] for summary in summaries if summary.get(key) is not None]
     return float(np.mean(values)) if values else None

@@ -17,7 +17,10 @@ from fedbiad.methods import METHODS, RowDropout
 from fedbiad.models import Model
 from fedbiad.plan import Plan, warnings
 from fedbiad.progress import megabytes
-from fedbiad.server import upload_bytes
+from fedbiad.server import VALUE_BYTES, upload_bytes
+
+DRAWS = 100
+"""Patterns whose mean upload is shown for a method that does not fix the count of each group."""
 
 
 def describe_plan(plan: Plan, console: Console) -> None:
@@ -33,7 +36,8 @@ def describe_plan(plan: Plan, console: Console) -> None:
     method = plan.resolved_method()
     layout = model.layout(method.row_kind)
     console.print(
-        f"model {model}: {layout.num_weights:,} weights = {megabytes(4 * layout.num_weights)}", highlight=False
+        f"model {model}: {layout.num_weights:,} weights = {megabytes(VALUE_BYTES * layout.num_weights)}",
+        highlight=False,
     )
     rows = Table(title=f"row groups of {plan.method} (rows = {method.row_kind}): J = {layout.num_rows} labels")
     for heading in ("group", "rows", "a row is"):
@@ -42,7 +46,10 @@ def describe_plan(plan: Plan, console: Console) -> None:
         parts = [f"{s.param}[{':, ' * s.axis}j{'' if s.span == 1 else f' x {s.span}'}]" for s in group.slices]
         rows.add_row(group.name, str(group.size), escape(" + ".join(parts)))
     console.print(rows)
-    console.print(f"options of {plan.method}: {dataclasses.asdict(method)}", highlight=False)
+    options = Table(title=f"options of {plan.method}", show_header=False)
+    for name, value in dataclasses.asdict(method).items():
+        options.add_row(name, str(value))
+    console.print(options)
     uploads = Table(title="upload of one client and round (32-bit values, 1-bit labels)")
     for heading in ("method", "rows kept", "upload", "of fedavg", "local step"):
         uploads.add_column(heading, justify="left" if heading in ("method", "local step") else "right")
@@ -57,11 +64,13 @@ def _upload_row(plan: Plan, name: str, data: FederatedData, model: Model) -> lis
     method = plan.resolved_method(name)
     experiment = assemble(method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, 1)
     work = experiment.transport.work
-    pattern = method.first_pattern(work.layout, Cohort(plan.seed, 1, (0,)), method.init_client(work.layout))
-    size = upload_bytes(work.layout, pattern)[0]
-    kept = f"{pattern.sum()} of {work.layout.num_rows}"
+    cohort = Cohort(plan.seed, 1, tuple(range(DRAWS)))
+    pattern = method.first_pattern(work.layout, cohort, experiment.transport.store.get(cohort.ids))
+    size = sum(upload_bytes(work.layout, pattern)) / DRAWS
+    about = "" if method.fixed_count else "about "
+    kept = f"{about}{pattern.sum() / DRAWS:.0f} of {work.layout.num_rows}"
     form = work.step_class().__name__.removesuffix("Step").lower()
-    return [name, kept, megabytes(size), f"{size / (4 * work.layout.num_weights):.1%}", form]
+    return [name, kept, about + megabytes(size), f"{size / (VALUE_BYTES * work.layout.num_weights):.1%}", form]
 
 
 def theory_table(plan: Plan, console: Console) -> None:
@@ -75,7 +84,7 @@ def theory_table(plan: Plan, console: Console) -> None:
     assumed = "B = 2, alpha = 1/2, sigma^2 = 1, xi = 0"
     console.print(f"{sizes}, p = {p}, S = (1-p) J D = {S:,.0f}, {assumed}", highlight=False)
     table = Table(title=f"{plan.name}: posterior and error bound by round")
-    for heading in ("round", "m_r", "log10 s²", "std s", "depth", "architecture", "prior", "precision", "epsilon",
+    for heading in ("round", "m_r", "log10 s²", "std s", "depth", "archit.", "prior", "precis.", "epsilon",
                     "bound"):  # fmt: skip
         table.add_column(heading, justify="right")
     for r in sorted({1, 2, 5, *range(10, plan.rounds, 10), plan.rounds} & set(range(1, plan.rounds + 1))):

@@ -16,11 +16,11 @@ from fedbiad.arrays import Params
 from fedbiad.client import LocalTraining
 from fedbiad.data import FederatedData, federate
 from fedbiad.data import load as load_data
-from fedbiad.errors import DataError, PlanError
-from fedbiad.methods import METHODS, Method
+from fedbiad.errors import DataError, LayoutError, PlanError
+from fedbiad.methods import Method
 from fedbiad.models import CNN, MLP, Model, TorchModule
-from fedbiad.plan import EnginePlan, Plan, TrainingPlan
-from fedbiad.plan_problems import nearest
+from fedbiad.plan import EnginePlan, Plan, TrainingPlan, selected_count
+from fedbiad.plan_problems import key_problems_of, resolve_method
 from fedbiad.rows import Layout
 from fedbiad.server import RoundOutcome, Server
 from fedbiad.state import MemoryStore
@@ -56,6 +56,7 @@ class Experiment:
         for outcome in self.server.aggregate(self.transport, u, start, self.rounds):
             began = time.perf_counter()
             due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - LAST
+            due = due and len(self.data.eval_targets) > 0
             metrics = evaluate(self.model, outcome.u, self.data.eval_inputs, self.data.eval_targets) if due else None
             counted = outcome.tally.record()
             uploaded += sum(outcome.tally.upload_bytes)
@@ -128,9 +129,9 @@ def summarise(records: Sequence[Record]) -> Record:
     shares = [r["resampled_share"] for r in records if r["resampled_share"] is not None]
     return {
         "rounds": records[-1]["round"],
-        "accuracy": judged[-1]["accuracy"],
-        "accuracy_last_five": float(np.mean([record["accuracy"] for record in last])),
-        "loss": judged[-1]["loss"],
+        "accuracy": judged[-1]["accuracy"] if judged else None,
+        "accuracy_last_five": float(np.mean([record["accuracy"] for record in last])) if judged else None,
+        "loss": judged[-1]["loss"] if judged else None,
         "train_loss": records[-1]["train_loss"],
         "upload_bytes_per_client": float(np.mean([record["upload_bytes_per_client"] for record in records])),
         "total_upload_bytes": records[-1]["total_upload_bytes"],
@@ -157,7 +158,7 @@ def simulate(
     *,
     model: nn.Module | Model,
     clients: Sequence[tuple[Tensor, Tensor]],
-    test: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor] | None = None,
     layout: Layout | None = None,
     method: str | Method = "fedbiad",
     rounds: int = 10,
@@ -173,19 +174,22 @@ def simulate(
 ) -> SimulationResult:
     """Train your own model on your own clients: (inputs, class labels) each, judged on `test` after every round.
 
-    An `nn.Module` needs its `layout`: which entries of which parameters one dropping label drops together. Torch works
-    with `threads` threads meanwhile: more than one pays only for large models on idle cores.
+    An `nn.Module` needs its `layout`: which entries of which parameters one dropping label drops together; the method's
+    option `rows` does not apply then. `selected` is a share (1.0: all) or a number of clients (1: one) a round. Torch
+    works with `threads` threads meanwhile: more than one pays only for large models on idle cores.
     """
-    data = _own_data(clients, test)
     training = TrainingPlan(learning_rate, iterations, batch, selected, server_step, dropout)
-    count = selected if isinstance(selected, int) else max(int(selected * len(clients) + 1e-9), 1)
-    if count > len(clients):
-        raise PlanError([f"selected = {count} clients a round, but {len(clients)} exist"], "simulate")
-    if isinstance(method, str) and method not in METHODS:
-        raise PlanError(
-            [f"unknown method {method!r}{nearest(method, METHODS)}; there are {', '.join(METHODS)}"], "simulate"
-        )
-    chosen = METHODS[method] if isinstance(method, str) else method
+    count = selected_count(selected, len(clients))
+    problems = key_problems_of(training)
+    if rounds < 1:
+        problems.append(f"rounds: should be at least 1, not {rounds}")
+    if clients and count > len(clients):
+        problems.append(f"selected = {count} clients a round, but {len(clients)} exist")
+    named = resolve_method(method, 0.5, {}) if isinstance(method, str) else (method, key_problems_of(method))
+    chosen, problems = named[0], problems + named[1]
+    if problems or chosen is None:
+        raise PlanError(problems, "simulate")
+    data = _own_data(clients, test)
     experiment = assemble(chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count)
     records, u = [], experiment.initial()
     before = torch.get_num_threads()
@@ -203,19 +207,25 @@ def simulate(
 
 def _own_model(model: nn.Module | Model, layout: Layout | None) -> Model:
     if isinstance(model, Model):
+        if layout is not None:
+            raise LayoutError(f"{type(model).__name__} states its own rows; leave `layout` out")
         return model
     if layout is None:
         raise DataError("an nn.Module needs a layout: simulate(layout=Layout(module_shapes(model), groups), ...)")
     return TorchModule(model, layout)
 
 
-def _own_data(clients: Sequence[tuple[Tensor, Tensor]], test: tuple[Tensor, Tensor]) -> FederatedData:
+def _own_data(clients: Sequence[tuple[Tensor, Tensor]], test: tuple[Tensor, Tensor] | None) -> FederatedData:
     sizes = [len(targets) for _, targets in clients]
     empty = [k for k, (inputs, targets) in enumerate(clients) if len(targets) == 0 or len(inputs) != len(targets)]
     if not clients or empty:
         raise DataError(f"every client needs as many inputs as labels, and at least one; look at clients {empty[:5]}")
+    test = test or (clients[0][0][:0], clients[0][1][:0])
+    wrong = [k for k, (_, targets) in enumerate([*clients, test]) if targets.dtype != torch.int64]
+    if wrong:
+        raise DataError(f"labels must be whole numbers (torch.int64); look at clients {wrong[:5]} or the test set")
     ends = np.cumsum(sizes)
     members = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
     targets = torch.cat([y for _, y in clients])
-    classes = int(max(targets.max(), test[1].max())) + 1
+    classes = int(torch.cat([targets, test[1]]).max()) + 1
     return FederatedData(torch.cat([x for x, _ in clients]), targets, members, *test, "test", classes, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -37,3 +38,8 @@ def remove_drafts(directory: Path) -> None:
     """Remove what writes that were killed left behind."""
     for draft in directory.glob(f"{DRAFT}*"):
         draft.unlink()
+
+
+def safe_name(label: str) -> str:
+    """A label as the name of a file: letters, digits and a few signs."""
+    return re.sub(r"[^A-Za-z0-9.+_-]+", "-", label).lstrip(".") or "unnamed"

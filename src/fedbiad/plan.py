@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedbiad.data import DATASETS
 from fedbiad.errors import PlanError
 from fedbiad.methods import FedBIAD, Method
 from fedbiad.plan_problems import key_problems, method_problems, nearest, resolve_method
@@ -68,7 +69,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """How the work is done; none of it changes what comes out (beyond rounding, for `form`)."""
+    """How the work is done; up to rounding, and the count of skipped noise, none of it changes what comes out."""
 
     __pydantic_config__ = CLOSED
     block: Count = 20
@@ -114,8 +115,12 @@ class Plan:
     @property
     def selected_clients(self) -> int:
         """c = max(floor(kappa K), 1), or the number stated."""
-        selected = self.training.selected
-        return selected if isinstance(selected, int) else max(int(selected * self.data.clients + 1e-9), 1)
+        return selected_count(self.training.selected, self.data.clients)
+
+
+def selected_count(selected: int | float, clients: int) -> int:
+    """c = max(floor(kappa K), 1) for a share kappa; a whole number counts clients as it is."""
+    return selected if isinstance(selected, int) else max(int(selected * clients + 1e-9), 1)
 
 
 _ADAPTER = TypeAdapter(Plan)
@@ -163,6 +168,8 @@ def to_toml(plan: Plan) -> str:
 def warnings(plan: Plan) -> list[str]:
     """Settings that are allowed but probably not meant."""
     found = []
+    if type(plan.training.selected) is int and plan.training.selected == 1:
+        found.append("training.selected = 1 is one client a round; 1.0 would be all of them")
     method = plan.resolved_method()
     if isinstance(method, FedBIAD):
         V, tau = plan.training.iterations, method.interval
@@ -224,6 +231,13 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     clients, selected, hidden = data.get("clients"), training.get("selected"), model.get("hidden", [])
     if type(clients) is int and type(selected) is int and selected > clients:
         problems.append(f"training.selected = {selected} clients a round, but data.clients = {clients} exist")
+    source = DATASETS.get(data.get("name", ""))
+    labels, size = data.get("labels_per_client"), data.get("image_size")
+    if source and type(labels) is int and labels > source.classes:
+        problems.append(f"data.labels_per_client = {labels}, but {data['name']} has {source.classes} classes")
+    if source and type(size) is int and size not in source.sizes:
+        sizes = " or ".join(map(str, source.sizes))
+        problems.append(f"data.image_size = {size}, but {data['name']} comes in {sizes}")
     if model.get("name") == "cnn" and isinstance(hidden, list | tuple) and len(hidden) > 1:
         problems.append(f"model.hidden: a cnn has one hidden layer, not {len(hidden)}")
     return problems

@@ -31,8 +31,10 @@ def resolve_method(name: str, dropout_rate: float, options: Any) -> tuple[Method
     values = dataclasses.asdict(preset)
     if "dropout_rate" in values:
         values["dropout_rate"] = dropout_rate
+    if not isinstance(options, dict):
+        return None, [f"methods.{name}: should be a table, not {json.dumps(options, default=str)}"]
     try:
-        merged = json.dumps({**values, **(options if isinstance(options, dict) else {"?": options})}, default=str)
+        merged = json.dumps({**values, **options}, default=str)
         method: Method = TypeAdapter(type(preset)).validate_json(merged, strict=True)
     except ValidationError as error:
         return None, key_problems(error, dict.fromkeys(values), prefix=f"methods.{name}.")
@@ -40,18 +42,46 @@ def resolve_method(name: str, dropout_rate: float, options: Any) -> tuple[Method
 
 
 def key_problems(error: ValidationError, keys: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """One line for each problem, with the key, what is wrong and the nearest valid key."""
-    lines = []
+    """One line for each key with a problem: what is wrong, and the nearest valid key."""
+    lines: dict[str, str] = {}
     for item in error.errors(include_url=False):
-        path = [str(part) for part in item["loc"] if not str(part).startswith(("function", "constrained"))]
+        unknown = item["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+        path = _key_path(item["loc"], keys, unknown)
         key = prefix + ".".join(path)
-        if item["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            lines.append(f"unknown key {key}{_nearest_key(path, keys, prefix)}")
+        said = item["msg"].lower().replace("an object", "a table").replace(" after validation", "")
+        if unknown:
+            lines[key] = f"unknown key {key}{_nearest_key(path, keys, prefix)}"
         elif item["type"] in ("missing", "missing_argument"):
-            lines.append(f"{key} is missing")
+            lines[key] = f"{key} is missing"
+        elif key in lines:  # another member of a union: one problem, not two
+            lines[key] = lines[key].replace(", not ", f", or {said.removeprefix('input ')}, not ", 1)
         else:
-            lines.append(f"{key}: {item['msg'].lower()}, not {json.dumps(item['input'])}")
-    return lines
+            lines[key] = f"{key}: {said}, not {json.dumps(item['input'], default=str)}"
+    return list(lines.values())
+
+
+def _key_path(where: tuple[int | str, ...], keys: Mapping[str, Any], unknown: bool) -> list[str]:
+    """The parts of a location that are keys, without the names of union members."""
+    path: list[str] = []
+    table: Any = keys
+    for part in map(str, where):
+        if isinstance(table, Mapping) and part in table:
+            path.append(part)
+            table = table[part]
+        elif part.isdigit() or unknown:
+            path.append(part)
+            table = None
+    return path
+
+
+def key_problems_of(settings: Any) -> list[str]:
+    """Problems of a dataclass of settings made in code, where nothing was checked yet."""
+    values = dataclasses.asdict(settings)
+    try:
+        TypeAdapter(type(settings)).validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        return key_problems(error, dict.fromkeys(values))
+    return []
 
 
 def _nearest_key(path: list[str], keys: Mapping[str, Any], prefix: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from fedbiad.checkpoint import Checkpoint
@@ -54,8 +54,8 @@ def _run(
     warn: Callable[[str], None] = print,
 ) -> Record:
     advice = f"nothing before this round is lost: free some space, then `fedbiad resume {directory.path}`"
-    with directory.locked(), _writing(directory.path, advice):
-        return _rounds(directory, plan, experiment, on_round, stop, warn)
+    with directory.locked():
+        return _rounds(directory, plan, experiment, on_round, stop, warn, lambda: _writing(directory.path, advice))
 
 
 @contextmanager
@@ -76,23 +76,28 @@ def _rounds(
     on_round: OnRound,
     stop: Stop,
     warn: Callable[[str], None],
+    saving: Callable[[], AbstractContextManager[None]],
 ) -> Record:
-    last, records, damaged = directory.load()
+    with saving():
+        last, records, damaged = directory.load()
     for path in damaged:
-        warn(f"checkpoint {path} is damaged; going on from the one before it")
+        warn(f"checkpoint {path} is damaged and passed over; going on from round {last.round if last else 0}")
     u, start_round = (last.u, last.round) if last else (experiment.initial(), 0)
     store = experiment.transport.store
     store.load(last.states if last else {})
     uploaded = records[-1]["total_upload_bytes"] if records else 0
     for record, outcome in experiment.run(u, start_round, uploaded):
-        directory.append(record)
         records.append(record)
         ends = stop() and outcome.round < plan.rounds
-        if ends or outcome.round % plan.engine.checkpoint_every == 0 or outcome.round == plan.rounds:
-            directory.checkpoint(Checkpoint(outcome.round, outcome.u, store.dump()))
+        with saving():
+            directory.append(record)
+            if ends or outcome.round % plan.engine.checkpoint_every == 0 or outcome.round == plan.rounds:
+                directory.checkpoint(Checkpoint(outcome.round, outcome.u, store.dump()))
         on_round(record)
         if ends:
             raise Stopped(directory.path, outcome.round)
-    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **summarise(records)}
-    directory.finish(summary)
+    judged_on = {"eval_samples": len(experiment.data.eval_targets)}
+    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **judged_on, **summarise(records)}
+    with saving():
+        directory.finish(summary)
     return summary

@@ -113,5 +113,5 @@ def select_clients(seed: int, round_: int, clients: int, count: int) -> tuple[in
 def _all_failed(round_: int, failed: list[int]) -> str:
     return (
         f"round {round_}: the loss or the weights of all {len(failed)} clients became infinite or not a number; "
-        "lower training.learning_rate (or the server step), and start anew"
+        "lower training.learning_rate (or the server step), and start anew with another --out"
     )

@@ -122,7 +122,7 @@ class TestDamaged:
         newest.write_bytes(newest.read_bytes()[:-1] + b"?")
         warnings: list[str] = []
         resume(path, nothing, warn=warnings.append)
-        assert warnings == [f"checkpoint {newest} is damaged; going on from the one before it"]
+        assert warnings == [f"checkpoint {newest} is damaged and passed over; going on from round 2"]
         assert outcome(path) == undisturbed(method)
 
     def test_all_checkpoints(self, tmp_path: Path, undisturbed: Undisturbed) -> None:

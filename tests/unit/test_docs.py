@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import typer.main
 
 import fedbiad
-from fedbiad import cli, patterns, plan
-from fedbiad.arrays import ClientState, Pattern
+from fedbiad import cli, plan
 from fedbiad.cohort import Cohort
-from fedbiad.methods import RowDropout
-from fedbiad.rows import Layout
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,10 +21,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 def test_the_example_method_runs() -> None:
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    names: dict[str, Any] = {
-        "dataclass": dataclass, "np": np, "patterns": patterns, "RowDropout": RowDropout, "Layout": Layout,
-        "Cohort": Cohort, "ClientState": ClientState, "Pattern": Pattern,
-    }  # fmt: skip
+    names: dict[str, Any] = {}
     exec(re.sub(r"^   ", "", code, flags=re.MULTILINE), names)
     method: Any = names["Turns"](dropout_rate=0.5)
     model = fedbiad.MLP(3, (6,), 2)
@@ -63,6 +55,11 @@ def test_commands_of_the_readme_exist() -> None:
         if "plan" in context.params:
             settings = dict(pair.split("=") for pair in context.params.get("settings") or [])
             plan.load(context.params["plan"], settings)
+
+
+def test_the_example_of_the_readme_is_there() -> None:
+    [script] = re.findall(r"^\.venv/bin/python (\S+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert (ROOT / script).is_file()
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -370,3 +370,10 @@ def test_the_letter_never_asks_for_evidence() -> None:
         TEN, Cohort(0, 1, (0,)), final * 20, final, no_evidence, state_of([0.0] * 10, [0] * 10)
     )
     assert sent.tolist() == final.tolist()
+
+
+def test_only_the_letter_has_ragged_patterns() -> None:
+    assert DEFAULT.fixed_count
+    assert not LETTER.fixed_count
+    assert not replace(DEFAULT, scope="global").fixed_count
+    assert not replace(DEFAULT, stage_two="above").fixed_count

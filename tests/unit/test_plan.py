@@ -138,8 +138,8 @@ def valid(draw: st.DrawFn) -> dict[str, Any]:
     clients = draw(st.integers(1, 10**6))
     data: dict[str, Any] = {"name": draw(st.sampled_from(BUILT_IN)), "clients": clients}
     data |= draw(st.fixed_dictionaries({}, optional={
-        "partition": st.sampled_from(["labels", "cyclic", "dirichlet", "iid"]), "labels_per_client": count,
-        "concentration": positive, "image_size": count,
+        "partition": st.sampled_from(["labels", "cyclic", "dirichlet", "iid"]), "labels_per_client": st.integers(1, 10),
+        "concentration": positive,
     }))  # fmt: skip
     model = draw(
         st.fixed_dictionaries({"name": st.just("mlp"), "hidden": st.lists(count, min_size=1, max_size=4)})
@@ -411,3 +411,21 @@ class TestWarnings:
     @pytest.mark.parametrize("method", ["fedavg", "feddrop"])
     def test_methods_without_checks_have_none(self, method: str) -> None:
         assert plans.warnings(from_dict(raw(method=method, rounds=1, training__iterations=1))) == []
+
+
+def test_data_that_do_not_come_so_are_named_with_their_keys() -> None:
+    with pytest.raises(PlanError) as caught:
+        load(
+            "mnist",
+            {"data.labels_per_client": "11", "data.image_size": "30", "training.selected": "0", "model.name": "mpl"},
+        )
+    assert sorted(problem.split(",")[0].split(":")[0] for problem in caught.value.problems) == [
+        "data.image_size = 30", "data.labels_per_client = 11", "model.name", "training.selected",
+    ]  # fmt: skip
+    for size in (28, 32):
+        assert load("mnist", {"data.image_size": str(size)}).data.image_size == size
+
+
+def test_one_client_a_round_is_asked_about() -> None:
+    assert any("1.0 would be all" in text for text in plans.warnings(load("digits", {"training.selected": "1"})))
+    assert not any("1.0 would be all" in text for text in plans.warnings(load("digits", {"training.selected": "1.0"})))

@@ -1,7 +1,7 @@
 """FedBIAD: Bayesian inference-based adaptive dropout, the method of the paper.
 
 Stage one (rounds 1 .. R_b): start from a random pattern; every tau iterations, if the loss rose, change the pattern;
-learn a score for every row. Stage two: hold the rows of highest score. Where the paper is ambiguous or was measured
+learn a score for every row. Stage two: hold rows by their scores. Where the paper is ambiguous or was measured
 to fail, the reading is an option; `docs/readings.md` has what each is worth.
 """
 
@@ -40,7 +40,7 @@ class FedBIAD(RowDropout):
     score: Literal["evidence", "holds"] = "evidence"
     """What feeds E^k: ranks of the rows' evidence, or Eq. (score_update)."""
     stage_two: Literal["sample", "top", "above"] = "sample"
-    """(1-p) of the rows: drawn in proportion to their scores, those of highest score, or (about) above the quantile."""
+    """Rows held: (1-p) drawn in proportion to their scores, the (1-p) of highest score, or all above the p-quantile."""
     noise: Literal["posterior"] | Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = "posterior"
     """Posterior noise: as Eq. (same_variance), or a fixed standard deviation (0 = none)."""
 

@@ -34,6 +34,11 @@ class TorchModule(Model):
                 f"the module keeps running statistics or buffers ({', '.join(buffers[:3])}), which would leak between "
                 "clients; use layers without them, e.g. GroupNorm in place of BatchNorm"
             )
+        frozen = [name for name, value in self.module.named_parameters() if not value.requires_grad]
+        if frozen:
+            raise LayoutError(
+                f"frozen parameters ({', '.join(frozen[:3])}) would be trained all the same; unfreeze them"
+            )
         if self.stated_layout.shapes != self.shapes:
             raise LayoutError(
                 f"the layout was stated for {self.stated_layout.shapes}, the module has {self.shapes}; "
