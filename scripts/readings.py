@@ -176,8 +176,8 @@ def _untuned(results: dict[str, Any]) -> list[str]:
         found = results["untuned"][data]
         letter = next(row for row in found["rows"] if row["label"] == "fedbiad-letter")
         lines.append(
-            f"In stage two (rounds 56 to 60) the letter holds {letter['kept_rows_at_the_end']:.3f} of the rows on {data}, "
-            f"where {1 - found['plan']['dropout_rate']:.1f} are meant: whole scores tie with the quantile. "
+            f"In stage two (rounds 56 to 60) the letter holds {letter['kept_rows_at_the_end']:.3f} of the rows on "
+            f"{data}, where {1 - found['plan']['dropout_rate']:.1f} are meant: whole scores tie with the quantile. "
             f"Its mean accuracy in the five rounds before was {100 * letter['accuracy_before_stage_two']:.2f}."
         )
     return lines
