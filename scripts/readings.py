@@ -30,7 +30,7 @@ RESULTS = ROOT / "results" / "readings.json"
 PAGE = ROOT / "docs" / "readings.md"
 METHODS = ("fedavg", "feddrop", "fedbiad", "fedbiad-letter")
 STUDIES = {"untuned": ("mnist", "fmnist"), "tuning": ("fmnist",), "tuned": ("fmnist",), "options": ("fmnist",)}
-RATES = (0.015, 0.03, 0.06, 0.12)
+RATES = (0.015, 0.03, 0.06, 0.12, 0.24)
 SEEDS = (0, 1, 2)
 
 OPTIONS: dict[str, dict[str, Any]] = {
