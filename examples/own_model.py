@@ -36,5 +36,5 @@ for method in (fedbiad.FedAvg(), fedbiad.FedDrop(), fedbiad.FedBIAD(stage_bounda
         rounds=20,
         selected=0.2,
     )
-    accuracy, upload = result.summary["accuracy"], result.summary["upload_bytes_per_client"]
+    accuracy, upload = result.summary["accuracy"], result.summary["upload_per_client"]["encoded"]
     print(f"{type(method).__name__:8} accuracy {accuracy:.2%}  upload {upload / 1e3:.1f} kB")

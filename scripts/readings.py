@@ -165,7 +165,7 @@ def _compared(study: str, results: dict[str, Any]) -> list[str]:
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    upload = f"{row['upload_bytes_per_client'] / 1e3:.1f} kB"
+    upload = f"{row['upload_per_client']['paper'] / 1e3:.1f} kB"
     resampled = "" if row["resampled_share"] is None else f"{row['resampled_share']:.0%}"
     return [_percent(row, "accuracy"), _percent(row, "accuracy_last_five"), upload, resampled]
 

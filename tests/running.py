@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fedbiad import plan as plans
+from fedbiad.checkpoint import Checkpoints
 from fedbiad.cli import main
 from fedbiad.plan import Plan
 
@@ -61,13 +62,19 @@ def checkpoints(directory: Path) -> list[Path]:
 
 
 def outcome(directory: Path) -> dict[str, Any]:
-    """What a run came to: newest checkpoint (the name holds its hash), rounds and summary, without the times."""
+    """What a run came to, without the times: model, what server and clients remember, rounds and summary."""
     rounds = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
     summary = json.loads((directory / "summary.json").read_text())
     for record in (*rounds, summary):
         del record["seconds"]
-    newest = checkpoints(directory)[-1]
-    return {"name": newest.name, "content": newest.read_bytes(), "rounds": rounds, "summary": summary}
+    for timed in ("lttr", "time_to_accuracy"):
+        del summary[timed]
+    last, damaged = Checkpoints(directory / "checkpoints").load()
+    assert last is not None
+    assert not damaged
+    model = {name: value.numpy().tobytes() for name, value in last.u.items()}
+    memory = {name: value.tobytes() for name, value in (*last.server.items(), *last.states.items())}
+    return {"round": last.round, "model": model, "memory": memory, "rounds": rounds, "summary": summary}
 
 
 def snapshot(directory: Path) -> dict[str, bytes | None]:

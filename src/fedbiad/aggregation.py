@@ -82,6 +82,21 @@ class MeanWithOld(Aggregation):
         return (total.values[name] + (total.weight - total.holders[name]) * old) / total.weight
 
 
+@dataclass(frozen=True)
+class MajorityVote(Aggregation):
+    """signSGD: every client votes U_{r-1} + 1 or - 1 on the entries it kept; U moves one step the way of the majority.
+
+    Clients count alike, whatever their weight elsewhere; a tie, or no vote at all, leaves the old value.
+    """
+
+    step: float
+
+    def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
+        # U +- 1 was rounded to float32, far below half a vote
+        votes = (total.values[name] - total.holders[name] * old).round()
+        return old + self.step * votes.sign()
+
+
 AGGREGATIONS: dict[str, Aggregation] = {
     "holders": MeanOverHolders(),
     "zeros": MeanWithZeros(),

@@ -23,5 +23,8 @@ Losses = FloatArray
 ClientState = Mapping[str, npt.NDArray[np.generic]]
 """What a client remembers between rounds (scores E^k, ...): named arrays, [clients, ...] for a block."""
 
+ServerState = Mapping[str, npt.NDArray[np.generic]]
+"""What the server remembers of a method between rounds (score maps, bandits, ...): named arrays."""
+
 Shapes = dict[str, tuple[int, ...]]
 """Shape of every parameter, without a client axis, in the model's order."""

@@ -264,7 +264,7 @@ def _run_cells(cells: list[comparison.Cell], jobs: int, quiet: bool) -> None:
 def _show_summary(summary: Record, path: Path, quiet: bool) -> None:
     last = f"mean of the last {min(LAST, summary['rounds'])} rounds"
     print(f"accuracy {summary['accuracy']:.2%} ({last} {summary['accuracy_last_five']:.2%})  "
-          f"upload {megabytes(summary['upload_bytes_per_client'])} per client and round  in {path}")  # fmt: skip
+          f"upload {megabytes(summary['upload_per_client']['encoded'])} per client and round  in {path}")  # fmt: skip
     if summary["failed_updates"]:
         _warn([f"{summary['failed_updates']} updates were not finite and left out; {path / 'rounds.jsonl'} names them"])
 
@@ -273,18 +273,26 @@ def _show_table(base: Plan, rows: list[dict[str, Any]]) -> None:
     split = "" if base.evaluate_on == "test" else ", on VALIDATION data"
     table = Table(title=f"{base.name}: {base.rounds} rounds, {base.selected_clients} of {base.data.clients} clients "
                         f"a round, p = {base.dropout_rate}{split}")  # fmt: skip
-    for heading in ("method", "accuracy, last round", "mean of last five", "upload / client / round", "of first",
-                    "resampled", "s / run"):  # fmt: skip
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for heading in ("method", "accuracy, last round", "mean of last five", "upload, encoded", "of first",
+                    "upload, paper", "download, encoded", "LTTR", "TTA"):  # fmt: skip
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading == "method")
+    first = rows[0]["upload_per_client"]["encoded"]
     for row in rows:
+        up, down, tta = row["upload_per_client"], row["download_per_client"], row["time_to_accuracy"]
         table.add_row(
-            row["label"], _percent(row, "accuracy"), _percent(row, "accuracy_last_five"),
-            megabytes(row["upload_bytes_per_client"]),
-            f"{row['upload_bytes_per_client'] / rows[0]['upload_bytes_per_client']:.1%}",
-            "-" if row["resampled_share"] is None else f"{row['resampled_share']:.0%}", f"{row['seconds']:.0f}",
+            row["label"], _percent(row, "accuracy"), _percent(row, "accuracy_last_five"), megabytes(up["encoded"]),
+            comparison.percent(up["encoded"] / first), megabytes(up["paper"]), megabytes(down["encoded"]),
+            f"{1e3 * row['lttr']:.1f} ms", "-" if tta is None else f"{tta:.1f} s",
         )  # fmt: skip
     console = Console()
+    console.width = max(console.width, 110)  # numbers are not cut, whatever the terminal
     console.print(table)
+    target = "" if base.target_accuracy is None else f"; TTA: time to {base.target_accuracy:.0%} accuracy"
+    console.print(
+        "Bytes are per client and round: encoded = length of the real message, paper = 32-bit values, 64-bit "
+        f"positions, 1-bit labels. LTTR: local training time in a round{target} on links of {base.network.uplink:g} up and "
+        f"{base.network.downlink:g} Mbit/s down.", highlight=False, style="dim",
+    )  # fmt: skip
     for line in comparison.verdicts(rows):
         console.print("Verdict: " + line, highlight=False, soft_wrap=True)
 

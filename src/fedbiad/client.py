@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from fedbiad.arrays import ClientState, IntArray, Losses, Params, Pattern
+from fedbiad.arrays import ClientState, Losses, Params, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Method
 from fedbiad.models.base import Model
 from fedbiad.rows import Layout
-from fedbiad.training.batches import LocalData
+from fedbiad.training.batches import Batch, LocalData
 from fedbiad.training.compact import CompactStep, has_idle
+from fedbiad.training.distillation import distilled_update
 from fedbiad.training.masked import MaskedStep
 from fedbiad.training.step import Form, LocalStep, Noise
 
@@ -43,73 +45,75 @@ class LocalTraining:
 
 
 @dataclass(frozen=True)
-class Updates:
-    """What a block of clients sends back, and what is told about how it went."""
+class Trained:
+    """A block of clients after local training, before anything is sent."""
 
     ids: tuple[int, ...]
-    pattern: Pattern  # rows uploaded [clients, rows]
+    pattern: Pattern  # rows to upload [clients, rows]
     u: Params  # trained parameters [clients, ...]; only rows in `pattern` count
     state: ClientState
     losses: Losses  # of the mini-batches [clients, V]
     usable: npt.NDArray[np.bool_]  # False: a loss or a weight is not finite
     checks: int  # of the loss trend, the same for every client
-    resampled: IntArray  # checks after which the pattern was changed [clients]
+    resampled: npt.NDArray[np.bool_]  # iterations after which the pattern was changed [clients, V]
     noise_drawn: int = 0
     noise_weights: int = 0
 
-    def only_usable(self) -> Updates:
-        """The same without the clients that failed."""
-        if self.usable.all():
-            return self
-        good = np.flatnonzero(self.usable)
-        return replace(
-            self, ids=tuple(self.ids[i] for i in good), pattern=self.pattern[good],
-            u={name: value[good] for name, value in self.u.items()},
-            state={name: value[good] for name, value in self.state.items()},
-            losses=self.losses[good], usable=self.usable[good], resampled=self.resampled[good],
-        )  # fmt: skip
 
+def client_update(
+    work: LocalTraining, received: Params, cohort: Cohort, data: LocalData, state: ClientState
+) -> Trained:
+    """ClientUpdate(U_{r-1}, r) for a block of clients at once; line numbers are those of Algorithm 1.
 
-def client_update(work: LocalTraining, u: Params, cohort: Cohort, data: LocalData, state: ClientState) -> Updates:
-    """ClientUpdate(U_{r-1}, r) for a block of clients at once; line numbers are those of Algorithm 1."""
+    `received` is U_{r-1} as each client got it [clients, ...]; rows it was not sent are never looked at.
+    """
     method, layout, clients = work.method, work.layout, len(cohort)
-    received = {name: value.unsqueeze(0).repeat(clients, *[1] * value.dim()) for name, value in u.items()}
-    pattern = method.first_pattern(layout, cohort, state)  # lines 10-14
+    own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in received.items()}
+    pattern = method.first_pattern(layout, cohort, state, received)  # lines 10-14
     noise = Noise(work.noise_std, cohort.keys("noise"))
+    scale = method.scale(layout, cohort)
     step = work.step_class()(  # line 9: U^{k,0} <- U_{r-1}
-        work.model, layout, received, pattern,
-        scale=method.scale, noise=noise, learning_rate=work.learning_rate, weight_decay=work.weight_decay,
+        work.model, layout, own, pattern,
+        scale=scale if isinstance(scale, float) else torch.from_numpy(scale), noise=noise,
+        learning_rate=work.learning_rate, weight_decay=work.weight_decay,
     )  # fmt: skip
     losses, trend = np.zeros((2, clients, work.iterations))
     held = np.zeros(pattern.shape, dtype=np.int64)
-    resampled, checks = np.zeros(clients, dtype=np.int64), 0
-    watched = method.trend_loss(cohort.round)
+    resampled, checks = np.zeros((clients, work.iterations), dtype=np.bool_), 0
+    watched, teacher = method.trend_loss(cohort.round), method.teacher(cohort)
+
+    def objective(outputs: Tensor, batch: Batch) -> Tensor:
+        return method.objective(outputs, batch, cohort)
+
     for v in range(work.iterations):  # line 15
         held += pattern
-        theta = step.sample_weights(v)  # line 16
-        if watched == "local":
-            trend[:, v] = step.loss(theta, data.whole()).numpy()
+        batch = data.batch(v)
         unit_masks = cohort.unit_masks(work.model.dropout_sites, work.batch, work.dropout, v)
-        losses[:, v] = step.update(theta, data.batch(v), unit_masks).numpy()  # line 17
+        if teacher is not None:
+            losses[:, v] = distilled_update(step, teacher, pattern, v, batch, unit_masks, objective).numpy()
+        else:
+            theta = step.sample_weights(v)  # line 16
+            if watched == "local":
+                trend[:, v] = step.loss(theta, data.whole(), objective).numpy()
+            losses[:, v] = step.update(theta, batch, unit_masks, objective).numpy()  # line 17
         if watched == "batch":
             trend[:, v] = losses[:, v]
         if method.is_check(cohort.round, v):  # lines 18-26
-            pattern, state, changed = method.next_pattern(layout, cohort, v, trend, pattern, state)
+            pattern, state, resampled[:, v] = method.next_pattern(layout, cohort, v, trend, pattern, state)
             step.set_pattern(pattern)
-            resampled += changed
             checks += 1
     trained = step.finish()
     sent, state = method.upload_pattern(
-        layout, cohort, held, pattern, lambda: layout.row_norms(_difference(trained, u)), state
+        layout, cohort, held, pattern, lambda: layout.row_norms(_difference(trained, received)), state
     )
     usable = np.isfinite(losses).all(1) & _finite(trained)
-    return Updates(
+    return Trained(
         cohort.ids, sent, trained, state, losses, usable, checks, resampled, noise.drawn, noise.weights
     )  # line 28
 
 
-def _difference(trained: Params, u: Params) -> Params:
-    return {name: value - u[name] for name, value in trained.items()}
+def _difference(trained: Params, received: Params) -> Params:
+    return {name: value - received[name] for name, value in trained.items()}
 
 
 def _finite(params: Params) -> npt.NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,9 +20,22 @@ class Cohort:
     seed: int
     round: int
     ids: tuple[int, ...]
+    assigned: Pattern | None = None
+    """Rows the server sent down [clients, rows]; None: all of them."""
+    present: Pattern | None = None
+    """Classes in each client's own data [clients, classes]; known to the clients alone."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, members: slice) -> Cohort:
+        """Some of these clients, as the server knows them."""
+        assigned = None if self.assigned is None else self.assigned[members]
+        return Cohort(self.seed, self.round, self.ids[members], assigned)
+
+    def knowing(self, present: Pattern) -> Cohort:
+        """The same clients, with what they know of their own data."""
+        return replace(self, present=present)
 
     def stream(self, position: int, purpose: str) -> np.random.Generator:
         """The stream of the client at `position` in this block."""

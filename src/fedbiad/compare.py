@@ -26,6 +26,8 @@ from fedbiad.rundir import PLAN, ROUNDS, RunDir
 
 INTERRUPTED = 130
 
+COUNTS = ("upload_per_client", "download_per_client", "total_upload", "total_download")
+
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided 95 % points of Student's t for 2, 3, ... 10 pairs."""
 
@@ -68,7 +70,8 @@ def check(todo: Sequence[Cell]) -> None:
 
 def _essence(plan: Plan) -> dict[str, Any]:
     """What decides the result of a run: not how the work is done, nor the options of methods that do not run."""
-    return {**to_dict(plan), "engine": None, "methods": dataclasses.asdict(plan.resolved_method())}
+    options = [None if part is None else dataclasses.asdict(part) for part in plan.resolved()]
+    return {**to_dict(plan), "engine": None, "watch": None, "methods": None, "compressors": None, "options": options}
 
 
 def run(
@@ -146,8 +149,11 @@ def table(todo: Sequence[Cell]) -> list[dict[str, Any]]:
             "seeds": [cell.plan.seed for cell in own],
             **_mean_and_spread("accuracy", [summary["accuracy"] for summary in found]),
             **_mean_and_spread("accuracy_last_five", last_five),
-            **{key: _mean(found, key) for key in ("loss", "upload_bytes_per_client", "total_upload_bytes",
-                                                  "resampled_share", "failed_updates", "eval_samples", "seconds")},
+            **{key: _mean(found, key) for key in ("loss", "resampled_share", "failed_updates", "eval_samples", "lttr",
+                                                  "seconds")},
+            **{key: _mean_counts([summary[key] for summary in found]) for key in COUNTS},
+            "time_to_accuracy": _mean(found, "time_to_accuracy", all_needed=True),
+            "target_accuracy": found[0]["target_accuracy"],
         })  # fmt: skip
     return rows
 
@@ -158,8 +164,8 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for row in others:
         points = 100 * (row["accuracy_last_five"] - first["accuracy_last_five"])
-        share = row["upload_bytes_per_client"] / first["upload_bytes_per_client"]
-        lines.append(f"{row['label']} uploads {share:.0%} of {first['label']}'s bytes at {points:+.2f} points "
+        share = row["upload_per_client"]["encoded"] / first["upload_per_client"]["encoded"]
+        lines.append(f"{row['label']} uploads {percent(share)} of {first['label']}'s bytes at {points:+.2f} points "
                      f"({_significance(row, first)})")  # fmt: skip
     return lines
 
@@ -181,6 +187,16 @@ def _mean_and_spread(name: str, values: list[float]) -> dict[str, Any]:
     return {name: float(np.mean(values)), f"{name}_std": spread, f"{name}_values": values}
 
 
-def _mean(summaries: list[Record], key: str) -> float | None:
+def percent(share: float) -> str:
+    """A share in per cent with as many digits as it needs."""
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def _mean(summaries: list[Record], key: str, all_needed: bool = False) -> float | None:
     values = [summary[key] for summary in summaries if summary.get(key) is not None]
-    return float(np.mean(values)) if values else None
+    return float(np.mean(values)) if values and (len(values) == len(summaries) or not all_needed) else None
+
+
+def _mean_counts(counts: list[Record]) -> Record:
+    """The mean of byte counts, name by name."""
+    return {name: _mean(counts, name, all_needed=True) for name in counts[0]}

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedbiad import theory
+from fedbiad.arrays import Pattern
 from fedbiad.cohort import Cohort
+from fedbiad.compare import percent
+from fedbiad.compressors import COMPRESSORS, Compressor
 from fedbiad.data import FederatedData
 from fedbiad.experiment import assemble, build_model, load_federated
 from fedbiad.methods import METHODS, RowDropout
 from fedbiad.models import Model
+from fedbiad.payloads import VALUE_BITS
 from fedbiad.plan import Plan, warnings
 from fedbiad.progress import megabytes
-from fedbiad.server import VALUE_BYTES, upload_bytes
+from fedbiad.rows import Layout
+from fedbiad.sending import segments
 
 DRAWS = 100
 """Patterns whose mean upload is shown for a method that does not fix the count of each group."""
+
+LATE_ROUND = 1000
+"""A round after every warm-up."""
 
 
 def describe_plan(plan: Plan, console: Console) -> None:
@@ -36,7 +46,7 @@ def describe_plan(plan: Plan, console: Console) -> None:
     method = plan.resolved_method()
     layout = model.layout(method.row_kind)
     console.print(
-        f"model {model}: {layout.num_weights:,} weights = {megabytes(VALUE_BYTES * layout.num_weights)}",
+        f"model {model}: {layout.num_weights:,} weights = {megabytes(layout.num_weights * VALUE_BITS // 8)}",
         highlight=False,
     )
     rows = Table(title=f"row groups of {plan.method} (rows = {method.row_kind}): J = {layout.num_rows} labels")
@@ -47,30 +57,63 @@ def describe_plan(plan: Plan, console: Console) -> None:
         rows.add_row(group.name, str(group.size), escape(" + ".join(parts)))
     console.print(rows)
     options = Table(title=f"options of {plan.method}", show_header=False)
-    for name, value in dataclasses.asdict(method).items():
-        options.add_row(name, str(value))
+    for part in plan.resolved():
+        for name, value in dataclasses.asdict(part).items() if part is not None else ():
+            options.add_row(name, str(value))
     console.print(options)
-    uploads = Table(title="upload of one client and round (32-bit values, 1-bit labels)")
-    for heading in ("method", "rows kept", "upload", "of fedavg", "local step"):
-        uploads.add_column(heading, justify="left" if heading in ("method", "local step") else "right")
-    for name in METHODS:
+    uploads = Table(title="bytes of one client and round by the paper's count (32-bit values, 64-bit positions, 1-bit "
+                          "labels)")  # fmt: skip
+    for heading in ("method", "rows kept", "upload", "of fedavg", "download", "local step"):
+        left = heading in ("method", "local step")
+        uploads.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for name in described(plan):
         uploads.add_row(*_upload_row(plan, name, data, model))
+    console.width = max(console.width, 100)  # names and numbers are not cut, whatever the terminal
     console.print(uploads)
     for warning in warnings(plan):
         console.print(f"warning: {warning}", highlight=False)
 
 
+def described(plan: Plan) -> list[str]:
+    """Every method, and every compressor alone and with the plan's method."""
+    alone = list(COMPRESSORS)
+    own = plan.parsed_name.method
+    return [*METHODS, *alone, *([] if own == "fedavg" else [f"{own}+{name}" for name in alone])]
+
+
 def _upload_row(plan: Plan, name: str, data: FederatedData, model: Model) -> list[str]:
-    method = plan.resolved_method(name)
+    method, compressor = plan.resolved(name)
     experiment = assemble(method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, 1)
-    work = experiment.transport.work
-    cohort = Cohort(plan.seed, 1, tuple(range(DRAWS)))
-    pattern = method.first_pattern(work.layout, cohort, experiment.transport.store.get(cohort.ids))
-    size = sum(upload_bytes(work.layout, pattern)) / DRAWS
+    work, u = experiment.transport.work, experiment.initial()
+    layout, full = work.layout, work.layout.num_weights * VALUE_BITS / 8
+    cohort = Cohort(plan.seed, LATE_ROUND, tuple(range(min(DRAWS, data.num_clients))))
+    assigned = method.assign(layout, cohort, method.init_server(layout), u)
+    asked = replace(cohort, assigned=assigned, present=np.ones((len(cohort), data.classes), dtype=np.bool_))
+    stage_one = replace(asked, round=1)
+    pattern = method.first_pattern(layout, stage_one, experiment.transport.store.get(cohort.ids))
+    pattern = pattern if assigned is None else assigned
+    labels = 0.0 if assigned is not None or pattern.all() else layout.num_rows / 8
+    kept = pattern.sum() / len(pattern)
+    sizes = [_nominal(compressor, layout, own) / 8 for own in pattern[: 1 if method.fixed_count else DRAWS]]
+    size = float(np.mean(sizes)) + labels
+    down = full if assigned is None else float(layout.kept_weights(assigned).mean()) * VALUE_BITS / 8
     about = "" if method.fixed_count else "about "
-    kept = f"{about}{pattern.sum() / DRAWS:.0f} of {work.layout.num_rows}"
     form = work.step_class().__name__.removesuffix("Step").lower()
-    return [name, kept, about + megabytes(size), f"{size / (VALUE_BYTES * work.layout.num_weights):.1%}", form]
+    return [name, f"{about}{kept:.0f} of {layout.num_rows}", about + megabytes(size), percent(size / full),
+            about + megabytes(down), form]  # fmt: skip
+
+
+def _nominal(compressor: Compressor | None, layout: Layout, pattern: Pattern) -> int:
+    """Bits a client that keeps these rows sends, by the paper's count, found by compressing random differences."""
+    count = int(layout.kept_weights(pattern[None])[0])
+    if compressor is None:
+        return VALUE_BITS * count
+    stream = np.random.default_rng(0)
+    where = np.flatnonzero(layout.kept_entries(pattern))
+    delta = stream.standard_normal(count, dtype=np.float32)
+    state = compressor.init_client(layout.num_weights)
+    payload, _ = compressor.compress(delta, where, segments(layout, pattern), state, LATE_ROUND, stream)
+    return payload.paper_bits
 
 
 def theory_table(plan: Plan, console: Console) -> None:

@@ -5,7 +5,8 @@ FedbiadError
 ├── DataError        data are missing, damaged or do not fit
 ├── LayoutError      a layout does not fit its model
 ├── RunError         a run cannot go on (no usable client, full disk)
-└── RunDirError      a run directory is taken, damaged or not one of ours
+├── RunDirError      a run directory is taken, damaged or not one of ours
+└── WireError        a message is damaged, of another run or round, or says what cannot be
 """
 
 
@@ -36,3 +37,7 @@ class RunError(FedbiadError):
 
 class RunDirError(FedbiadError):
     """A run directory is taken, damaged or not one of ours."""
+
+
+class WireError(FedbiadError):
+    """A message is damaged, of another run or round, or says what cannot be; the text says which."""

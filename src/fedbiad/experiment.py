@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,17 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from fedbiad import streams
-from fedbiad.arrays import Params
+from fedbiad.aggregation import MajorityVote
+from fedbiad.arrays import ClientState, Params, ServerState
 from fedbiad.client import LocalTraining
+from fedbiad.compressors import Compressor
 from fedbiad.data import FederatedData, federate
 from fedbiad.data import load as load_data
 from fedbiad.errors import DataError, LayoutError, PlanError
 from fedbiad.methods import Method
 from fedbiad.models import CNN, MLP, Model, TorchModule
-from fedbiad.plan import EnginePlan, Plan, TrainingPlan, selected_count
-from fedbiad.plan_problems import key_problems_of, resolve_method
+from fedbiad.network import Network, lttr, time_to_accuracy
+from fedbiad.plan import EnginePlan, Plan, TrainingPlan, selected_count, to_toml
+from fedbiad.plan_problems import key_problems_of, resolve
 from fedbiad.rows import Layout
-from fedbiad.server import RoundOutcome, Server
+from fedbiad.sending import PREFIX, Channel
+from fedbiad.server import RoundOutcome, Server, select_clients
 from fedbiad.state import MemoryStore
 from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
@@ -30,6 +35,8 @@ from fedbiad.transports.inprocess import InProcess
 
 Record = dict[str, Any]
 """One round as plain numbers: a line of rounds.jsonl."""
+
+WATCHED_ROUNDS = 60
 
 LAST = 5
 """The mean accuracy of this many last rounds is reported beside the last one's."""
@@ -51,23 +58,30 @@ class Experiment:
         """U_0."""
         return self.model.init(streams.stream(self.seed, 0, streams.SERVER, "init"))
 
-    def run(self, u: Params, start: int = 0, uploaded: int = 0) -> Iterator[tuple[Record, RoundOutcome]]:
-        """Rounds start+1 .. R from U_start, each with its record; `uploaded` bytes so far."""
-        for outcome in self.server.aggregate(self.transport, u, start, self.rounds):
+    def run(
+        self, u: Params, start: int = 0, state: ServerState | None = None, before: Record | None = None
+    ) -> Iterator[tuple[Record, RoundOutcome]]:
+        """Rounds start+1 .. R from U_start and the server's state then, each with its record; `before` is the last."""
+        totals = {way: (before or {}).get(f"total_{way}", {}) for way in ("upload", "download")}
+        for outcome in self.server.aggregate(self.transport, u, start, self.rounds, state):
             began = time.perf_counter()
             due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - LAST
             due = due and len(self.data.eval_targets) > 0
             metrics = evaluate(self.model, outcome.u, self.data.eval_inputs, self.data.eval_targets) if due else None
             counted = outcome.tally.record()
-            uploaded += sum(outcome.tally.upload_bytes)
+            totals = {way: _added(so_far, counted[way]) for way, so_far in totals.items()}
             yield (
                 {
                     "round": outcome.round,
                     "accuracy": metrics.accuracy if metrics else None,
                     "loss": metrics.loss if metrics else None,
                     **counted,
-                    "total_upload_bytes": uploaded,
-                    "seconds": {"training": outcome.seconds, "evaluation": time.perf_counter() - began},
+                    **{f"total_{way}": total for way, total in totals.items()},
+                    "seconds": {
+                        "training": outcome.seconds,
+                        "evaluation": time.perf_counter() - began,
+                        **outcome.tally.seconds(),
+                    },
                 },
                 outcome,
             )
@@ -77,9 +91,11 @@ def build(plan: Plan, data: FederatedData | None = None) -> Experiment:
     """Load the data of a plan (unless given) and assemble it."""
     data = data or load_federated(plan)
     model = build_model(plan, data)
+    method, compressor = plan.resolved()
+    run = hashlib.blake2b(to_toml(plan.written_out()).encode(), digest_size=4).digest()
     return assemble(
-        plan.resolved_method(), model, data, plan.training, plan.engine, plan.rounds, plan.seed, plan.selected_clients,
-        plan.evaluate_every,
+        method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, plan.selected_clients,
+        plan.evaluate_every, compressor, plan.network, plan.watch, int.from_bytes(run, "little"),
     )  # fmt: skip
 
 
@@ -105,7 +121,8 @@ def build_model(plan: Plan, data: FederatedData) -> Model:
 
 def assemble(
     method: Method, model: Model, data: FederatedData, training: TrainingPlan, engine: EnginePlan, rounds: int,
-    seed: int, selected: int, evaluate_every: int = 1,
+    seed: int, selected: int, evaluate_every: int = 1, compressor: Compressor | None = None,
+    network: Network | None = None, watch: int | None = None, run: int = 0,
 ) -> Experiment:  # fmt: skip
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
     if training.dropout and not model.dropout_sites:
@@ -116,13 +133,32 @@ def assemble(
         method, model, layout, training.iterations, training.batch, training.learning_rate, training.weight_decay,
         training.dropout, std, engine.form,
     )  # fmt: skip
-    store = MemoryStore(lambda: method.init_client(layout))
-    transport = InProcess(work, data, store, seed, engine.block)
-    server = Server(method, layout, seed, selected, training.server_step)
+
+    def fresh() -> ClientState:
+        kept = {} if compressor is None else compressor.init_client(layout.num_weights)
+        return {**method.init_client(layout), **{PREFIX + name: value for name, value in kept.items()}}
+
+    watched = _often_selected(seed, data.num_clients, selected, rounds) if watch is None else watch
+    channel = Channel(layout, run, compressor, engine.wire)
+    transport = InProcess(work, data, MemoryStore(fresh), seed, channel, engine.block, watched)
+    share = None if compressor is None else compressor.vote_step
+    vote = None if share is None else MajorityVote(share * training.learning_rate)
+    server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every)
 
 
-def summarise(records: Sequence[Record]) -> Record:
+def _often_selected(seed: int, clients: int, selected: int, rounds: int) -> int:
+    """The client selected most often in the first rounds."""
+    chosen = [select_clients(seed, r, clients, selected) for r in range(1, min(rounds, WATCHED_ROUNDS) + 1)]
+    return int(np.bincount(np.concatenate(chosen)).argmax())
+
+
+def _added(so_far: Record, more: Record) -> Record:
+    """Two counts of bytes together; what is not known of one is not known of both."""
+    return {name: None if value is None else value + (so_far.get(name) or 0) for name, value in more.items()}
+
+
+def summarise(records: Sequence[Record], target_accuracy: float | None = None) -> Record:
     """What a run came to: last accuracy, mean of the last five, bytes, time."""
     judged = [record for record in records if record["accuracy"] is not None]
     last = judged[-LAST:]
@@ -133,12 +169,25 @@ def summarise(records: Sequence[Record]) -> Record:
         "accuracy_last_five": float(np.mean([record["accuracy"] for record in last])) if judged else None,
         "loss": judged[-1]["loss"] if judged else None,
         "train_loss": records[-1]["train_loss"],
-        "upload_bytes_per_client": float(np.mean([record["upload_bytes_per_client"] for record in records])),
-        "total_upload_bytes": records[-1]["total_upload_bytes"],
+        **{f"{way}_per_client": _per_client(records, way) for way in ("upload", "download")},
+        **{name: records[-1][name] for name in ("total_upload", "total_download")},
+        "lttr": lttr(records),
+        "target_accuracy": target_accuracy,
+        "time_to_accuracy": None if target_accuracy is None else time_to_accuracy(records, target_accuracy),
         "resampled_share": float(np.mean(shares)) if shares else None,
         "failed_updates": sum(len(record["failed"]) for record in records),
-        "seconds": sum(sum(record["seconds"].values()) for record in records),
+        "seconds": sum(record["seconds"]["training"] + record["seconds"]["evaluation"] for record in records),
     }
+
+
+def _per_client(records: Sequence[Record], way: str) -> Record:
+    """Mean bytes of a client and round, by name; those left out of a round have downloaded, too."""
+    asked = [record["clients"] + (len(record["failed"]) if way == "download" else 0) for record in records]
+    found: Record = {}
+    for name in records[0][way]:
+        totals = [record[way][name] for record in records]
+        found[name] = None if None in totals else float(np.mean(np.array(totals) / asked))
+    return found
 
 
 @dataclass(frozen=True)
@@ -185,12 +234,14 @@ def simulate(
         problems.append(f"rounds: should be at least 1, not {rounds}")
     if clients and count > len(clients):
         problems.append(f"selected = {count} clients a round, but {len(clients)} exist")
-    named = resolve_method(method, 0.5, {}) if isinstance(method, str) else (method, key_problems_of(method))
-    chosen, problems = named[0], problems + named[1]
+    named = resolve(method, 0.5, {}, {}) if isinstance(method, str) else (method, None, key_problems_of(method))
+    chosen, compressor, problems = named[0], named[1], problems + named[2]
     if problems or chosen is None:
         raise PlanError(problems, "simulate")
     data = _own_data(clients, test)
-    experiment = assemble(chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count)
+    experiment = assemble(
+        chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count, compressor=compressor
+    )
     records, u = [], experiment.initial()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

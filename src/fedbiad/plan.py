@@ -17,10 +17,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from fedbiad.compressors import Compressor
 from fedbiad.data import DATASETS
 from fedbiad.errors import PlanError
 from fedbiad.methods import FedBIAD, Method
-from fedbiad.plan_problems import key_problems, method_problems, nearest, resolve_method
+from fedbiad.names import Name, nearest, parse
+from fedbiad.network import Network
+from fedbiad.plan_problems import key_problems, method_problems, resolve
 from fedbiad.training.step import Form
 
 Count = Annotated[int, Field(ge=1)]
@@ -76,6 +79,8 @@ class EnginePlan:
     form: Form = "auto"
     checkpoint_every: Count = 1
     threads: Count = 1
+    wire: bool = False
+    """Send every message through its real bytes; the counts are the same either way."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +99,40 @@ class Plan:
     evaluate_every: Count = 1
     model: ModelPlan = field(default_factory=ModelPlan)
     engine: EnginePlan = field(default_factory=EnginePlan)
+    network: Network = field(default_factory=Network)
+    target_accuracy: Share | None = None
+    """The accuracy whose time-to-accuracy is told."""
+    watch: Annotated[int, Field(ge=0)] | None = None
+    """The client whose loss trend and scores are recorded; by default one that is selected often."""
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    compressors: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def resolved(self, name: str | None = None) -> tuple[Method, Compressor | None]:
+        """The method and the compressor of a name, with the plan's dropout rate and the options of their tables."""
+        found = resolve(name or self.method, self.dropout_rate, self.methods, self.compressors)
+        method, compressor, problems = found
+        if method is None or problems:
+            raise PlanError(problems)
+        return method, compressor
 
     def resolved_method(self, name: str | None = None) -> Method:
-        """The method with the plan's dropout rate and its own options from [methods.NAME]."""
-        name = name or self.method
-        method, problems = resolve_method(name, self.dropout_rate, self.methods.get(name, {}))
-        if method is None:
-            raise PlanError(problems)
-        return method
+        """The method alone."""
+        return self.resolved(name)[0]
 
     def written_out(self) -> Plan:
         """The same plan with every option of its method stated, so that it means the same whatever the presets."""
-        return self.replace(methods={self.method: dataclasses.asdict(self.resolved_method())})
+        method, compressor = self.resolved()
+        name = self.parsed_name
+        options = {} if compressor is None else {str(name.compressor): dataclasses.asdict(compressor)}
+        return self.replace(methods={name.method: dataclasses.asdict(method)}, compressors=options)
+
+    @property
+    def parsed_name(self) -> Name:
+        """The name of the method, taken apart."""
+        name, problems = parse(self.method)
+        if name is None:
+            raise PlanError(problems)
+        return name
 
     def replace(self, **changes: Any) -> Plan:
         """The same plan with top-level fields changed, checked again."""
@@ -146,9 +172,11 @@ def from_dict(raw: Mapping[str, Any], where: str = "plan") -> Plan:
         plan = _ADAPTER.validate_json(json.dumps(raw, default=str), strict=True)
     except ValidationError as error:
         problems = key_problems(error, _key_tree(Plan))
-        problems += method_problems(str(raw.get("method", "fedbiad")), 0.5, raw.get("methods", {}))
+        tables = (raw.get("methods", {}), raw.get("compressors", {}))
+        problems += method_problems(str(raw.get("method", "fedbiad")), 0.5, *tables)
         raise PlanError(problems + _cross_problems(raw), where) from None
-    problems = method_problems(plan.method, plan.dropout_rate, plan.methods) + _cross_problems(raw)
+    problems = method_problems(plan.method, plan.dropout_rate, plan.methods, plan.compressors)
+    problems += _cross_problems(raw)
     if problems:
         raise PlanError(problems, where)
     return plan
@@ -231,6 +259,9 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     clients, selected, hidden = data.get("clients"), training.get("selected"), model.get("hidden", [])
     if type(clients) is int and type(selected) is int and selected > clients:
         problems.append(f"training.selected = {selected} clients a round, but data.clients = {clients} exist")
+    watch = raw.get("watch")
+    if type(clients) is int and type(watch) is int and watch >= clients:
+        problems.append(f"watch = {watch}, but clients are numbered 0 to {clients - 1}")
     source = DATASETS.get(data.get("name", ""))
     labels, size = data.get("labels_per_client"), data.get("image_size")
     if source and type(labels) is int and labels > source.classes:
@@ -245,7 +276,9 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
 
 def _key_tree(cls: type) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    nested = {"data": DataPlan, "training": TrainingPlan, "model": ModelPlan, "engine": EnginePlan}
+    nested = {
+        "data": DataPlan, "training": TrainingPlan, "model": ModelPlan, "engine": EnginePlan, "network": Network,
+    }  # fmt: skip
     for f in dataclasses.fields(cls):
         tree[f.name] = _key_tree(nested[f.name]) if cls is Plan and f.name in nested else None
     return tree

@@ -10,35 +10,62 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedbiad.compressors import COMPRESSORS, Compressor
 from fedbiad.methods import METHODS, Method
+from fedbiad.names import nearest, parse
 
 
-def method_problems(method: str, dropout_rate: float, options: Any) -> list[str]:
-    """Problems of the method chosen and of every [methods.NAME] table."""
-    if not isinstance(options, dict):
-        return []
-    problems = []
-    for name in dict.fromkeys([method, *options]):
-        problems += resolve_method(name, dropout_rate, options.get(name, {}))[1]
+def method_problems(method: str, dropout_rate: float, options: Any, compression: Any) -> list[str]:
+    """Problems of the method chosen and of every [methods.NAME] and [compressors.NAME] table."""
+    name, problems = parse(method)
+    methods, compressors = ({} if not isinstance(t, dict) else t for t in (options, compression))
+    if name is not None:
+        problems += resolve(method, dropout_rate, methods, compressors)[2]
+    for other in methods:
+        if name is None or other != name.method:
+            problems += _preset(other, METHODS, "method", dropout_rate, methods[other])[1]
+    for other in compressors:
+        if name is None or other != name.compressor:
+            problems += _preset(other, COMPRESSORS, "compressor", dropout_rate, compressors[other])[1]
     return problems
 
 
-def resolve_method(name: str, dropout_rate: float, options: Any) -> tuple[Method | None, list[str]]:
-    """The named preset with the plan's dropout rate and its own options, or what is wrong with them."""
-    if name not in METHODS:
-        return None, [f"unknown method {name!r}{nearest(name, METHODS)}; there are {', '.join(METHODS)}"]
-    preset = METHODS[name]
+def resolve(
+    name: str, dropout_rate: float, methods: Mapping[str, Any], compressors: Mapping[str, Any]
+) -> tuple[Method | None, Compressor | None, list[str]]:
+    """What a name stands for, with the plan's dropout rate and the options of its tables; or what is wrong with it."""
+    parsed, problems = parse(name)
+    if parsed is None:
+        return None, None, problems
+    method, problems = _with_options(
+        parsed.method_preset, f"methods.{parsed.method}", dropout_rate, methods.get(parsed.method, {})
+    )
+    preset = parsed.compressor_preset
+    if preset is None:
+        return method, None, problems
+    chosen = compressors.get(parsed.compressor or "", {})
+    compressor, more = _with_options(preset, f"compressors.{parsed.compressor}", dropout_rate, chosen)
+    return method, compressor, problems + more
+
+
+def _preset(name: str, known: Mapping[str, Any], kind: str, dropout_rate: float, options: Any) -> tuple[Any, list[str]]:
+    if name not in known:
+        return None, [f"{kind}s.{name}: unknown {kind} {name!r}{nearest(name, known)}; there are {', '.join(known)}"]
+    return _with_options(known[name], f"{kind}s.{name}", dropout_rate, options)
+
+
+def _with_options(preset: Any, where: str, dropout_rate: float, options: Any) -> tuple[Any, list[str]]:
+    """A preset with options changed, checked."""
     values = dataclasses.asdict(preset)
     if "dropout_rate" in values:
         values["dropout_rate"] = dropout_rate
     if not isinstance(options, dict):
-        return None, [f"methods.{name}: should be a table, not {json.dumps(options, default=str)}"]
+        return None, [f"{where}: should be a table, not {json.dumps(options, default=str)}"]
     try:
         merged = json.dumps({**values, **options}, default=str)
-        method: Method = TypeAdapter(type(preset)).validate_json(merged, strict=True)
+        return TypeAdapter(type(preset)).validate_json(merged, strict=True), []
     except ValidationError as error:
-        return None, key_problems(error, dict.fromkeys(values), prefix=f"methods.{name}.")
-    return method, []
+        return None, key_problems(error, dict.fromkeys(values), prefix=f"{where}.")
 
 
 def key_problems(error: ValidationError, keys: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -96,9 +123,3 @@ def _nearest_key(path: list[str], keys: Mapping[str, Any], prefix: str) -> str:
         return f", did you mean {elsewhere[0]}?"
     close = difflib.get_close_matches(path[-1], table, n=1, cutoff=0.5)
     return f", did you mean {prefix}{'.'.join([*path[:-1], close[0]])}?" if close else f" (valid: {', '.join(table)})"
-
-
-def nearest(name: str, names: Any) -> str:
-    """A question after the name that was probably meant, or nothing."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -21,7 +21,7 @@ def megabytes(count: float) -> str:
 def figures(record: Record) -> str:
     """Accuracy, loss, megabytes uploaded and the share of checks that changed the pattern."""
     parts = [] if record["accuracy"] is None else [f"acc {record['accuracy']:.2%}", f"loss {record['loss']:.3f}"]
-    parts.append(f"up {megabytes(record['total_upload_bytes'])}")
+    parts.append(f"up {megabytes(record['total_upload']['encoded'])}")
     if record["resampled_share"] is not None:
         parts.append(f"resampled {record['resampled_share']:.0%}")
     if record["failed"]:

@@ -13,14 +13,16 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedbiad.arrays import FloatArray, IntArray, Params, Pattern, Shapes
 from fedbiad.errors import LayoutError
 
-RowKind = Literal["units", "weight-rows"]
-"""What one label drops: a hidden unit (row, bias, the next layer's column) or one bare weight row."""
+RowKind = Literal["units", "weight-rows", "units-and-classes"]
+"""What one label drops: a hidden unit (row, bias, the next layer's column), one bare weight row, or as units and also
+the output layer's rows (one a class)."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,21 @@ class Layout:
         """The pattern that holds every row."""
         return np.ones((clients, self.num_rows), dtype=np.bool_)
 
-    def axis_masks(self, pattern: Pattern, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> AxisMasks:
-        """The factors of every parameter's mask; `scale` multiplies the scaled slices. Unmasked ones are absent."""
+    def axis_masks(
+        self, pattern: Pattern, scale: float | Tensor = 1.0, dtype: torch.dtype = torch.float32
+    ) -> AxisMasks:
+        """The factors of every parameter's mask; unmasked parameters are absent.
+
+        `scale` multiplies the scaled slices: one factor, or one a client [clients].
+        """
+        by_client = torch.as_tensor(scale, dtype=dtype).reshape(-1, 1)
         masks: AxisMasks = {}
         for group in self.groups:
             held = torch.from_numpy(pattern[:, self.ranges[group.name]]).to(dtype)
             for part in group.slices:
                 spread = held[:, None, :, None].expand(-1, part.repeat, -1, part.span)
                 spread = spread.reshape(len(held), part.repeat * group.size * part.span)
-                factor = spread * scale if part.scaled and scale != 1.0 else spread
+                factor = spread * by_client if part.scaled else spread
                 masks.setdefault(part.param, []).append((part.axis, factor))
         return masks
 
@@ -125,6 +133,17 @@ class Layout:
         for param, full in u.items():
             _put(full, compact[param], indices.get(param, []))
 
+    def kept_entries(self, pattern: Pattern) -> npt.NDArray[np.bool_]:
+        """Which weights one client's pattern [rows] keeps, in full coordinates [N]."""
+        masks = self.axis_masks(pattern[None], dtype=torch.bool)
+        parts = []
+        for name, shape in self.shapes.items():
+            held = torch.ones((1, *shape), dtype=torch.bool)
+            for axis, mask in masks.get(name, []):
+                held &= on_axis(mask, axis, len(shape) + 1)
+            parts.append(held.flatten())
+        return torch.cat(parts).numpy()
+
     def row_norms(self, u: Params) -> FloatArray:
         """Squared norm of every row over all its slices [clients, rows]."""
         clients = len(next(iter(u.values())))
@@ -139,6 +158,16 @@ class Layout:
 
     def kept_weights(self, pattern: Pattern) -> IntArray:
         """How many weights each client uploads [clients]: S for the rows held, and all that no label drops."""
+        kept = [lengths.prod(1) for lengths in self._kept_lengths(pattern).values()]
+        counts: IntArray = np.sum(kept, axis=0, dtype=np.int64)
+        return counts
+
+    def kept_shapes(self, pattern: Pattern) -> Shapes:
+        """The shape of what one client's pattern [rows] keeps of every parameter."""
+        return {name: tuple(lengths[0].tolist()) for name, lengths in self._kept_lengths(pattern[None]).items()}
+
+    def _kept_lengths(self, pattern: Pattern) -> dict[str, IntArray]:
+        """How long every axis of every parameter remains [clients, axes]."""
         lengths = {
             name: np.tile(np.array(shape, dtype=np.int64), (len(pattern), 1)) for name, shape in self.shapes.items()
         }
@@ -146,8 +175,7 @@ class Layout:
             held = pattern[:, self.ranges[group.name]].sum(1)
             for part in group.slices:
                 lengths[part.param][:, part.axis] = held * part.repeat * part.span
-        counts: IntArray = np.sum([kept.prod(1) for kept in lengths.values()], axis=0, dtype=np.int64)
-        return counts
+        return lengths
 
 
 def kept_rows(pattern: Pattern, group: str) -> IntArray:

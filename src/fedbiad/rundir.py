@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fedbiad import checkpoint
+from fedbiad.checkpoint import Checkpoint, Checkpoints
 from fedbiad.errors import RunDirError
 from fedbiad.experiment import Record
 from fedbiad.files import append_line, remove_drafts, write_atomically
@@ -29,6 +29,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoints = Checkpoints(path / CHECKPOINTS)
 
     @classmethod
     def create(cls, path: Path, plan: Plan) -> RunDir:
@@ -69,14 +70,14 @@ class RunDir:
                 raise RunDirError(f"{self.path} is in use by another process; wait for it or stop it") from None
             yield
 
-    def load(self) -> tuple[checkpoint.Checkpoint | None, list[Record], list[Path]]:
+    def load(self) -> tuple[Checkpoint | None, list[Record], list[Path]]:
         """The newest whole checkpoint, the records up to it, and damaged checkpoints passed over.
 
         Cuts rounds.jsonl back to the checkpoint, so that going on neither doubles nor tears a line.
         """
         for directory in (self.path, self.path / CHECKPOINTS):
             remove_drafts(directory)
-        last, damaged = checkpoint.load(self.path / CHECKPOINTS)
+        last, damaged = self.checkpoints.load()
         upto = last.round if last else 0
         kept = [record for record in self.records() if record["round"] <= upto]
         if [record["round"] for record in kept] != list(range(1, upto + 1)):
@@ -96,10 +97,6 @@ class RunDir:
     def append(self, record: Record) -> None:
         """Write one round."""
         append_line(self.path / ROUNDS, _line(record).decode().rstrip("\n"))
-
-    def checkpoint(self, state: checkpoint.Checkpoint) -> None:
-        """Write a checkpoint."""
-        checkpoint.save(self.path / CHECKPOINTS, state)
 
     def finish(self, summary: Record) -> None:
         """Write the summary: the run is complete."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from fedbiad.checkpoint import Checkpoint
 from fedbiad.errors import RunDirError, RunError
 from fedbiad.experiment import Experiment, Record, build, summarise
 from fedbiad.plan import Plan
@@ -85,19 +84,20 @@ def _rounds(
     u, start_round = (last.u, last.round) if last else (experiment.initial(), 0)
     store = experiment.transport.store
     store.load(last.states if last else {})
-    uploaded = records[-1]["total_upload_bytes"] if records else 0
-    for record, outcome in experiment.run(u, start_round, uploaded):
+    server, before = last.server if last else None, records[-1] if records else None
+    for record, outcome in experiment.run(u, start_round, server, before):
         records.append(record)
         ends = stop() and outcome.round < plan.rounds
         with saving():
             directory.append(record)
             if ends or outcome.round % plan.engine.checkpoint_every == 0 or outcome.round == plan.rounds:
-                directory.checkpoint(Checkpoint(outcome.round, outcome.u, store.dump()))
+                directory.checkpoints.save(outcome.round, outcome.u, outcome.state, store)
         on_round(record)
         if ends:
             raise Stopped(directory.path, outcome.round)
+    told = summarise(records, plan.target_accuracy)
     judged_on = {"eval_samples": len(experiment.data.eval_targets)}
-    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **judged_on, **summarise(records)}
+    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **judged_on, **told}
     with saving():
         directory.finish(summary)
     return summary

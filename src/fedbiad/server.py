@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fedbiad import streams
-from fedbiad.aggregation import AGGREGATIONS, server_step
-from fedbiad.arrays import Params
-from fedbiad.client import Updates
+from fedbiad.aggregation import AGGREGATIONS, Aggregation, server_step
+from fedbiad.arrays import FloatArray, IntArray, Params, ServerState
+from fedbiad.cohort import Cohort
 from fedbiad.errors import RunError
-from fedbiad.methods.base import Method
+from fedbiad.methods.base import Method, Reports
+from fedbiad.network import Network, slowest_seconds
 from fedbiad.rows import Layout
-from fedbiad.transports.base import Request, Transport
-
-VALUE_BYTES = 4
-"""The paper counts 32 bits a weight and 1 bit a dropping label."""
+from fedbiad.transports.base import Counts, Request, Transport, Updates
 
 
 @dataclass(frozen=True)
@@ -30,23 +29,38 @@ class Server:
     seed: int
     selected: int  # c = max(floor(kappa K), 1): clients selected each round
     server_step: float = 1.0  # gamma
+    network: Network = field(default_factory=Network)
+    vote: Aggregation | None = None
+    """Takes the place of the method's mean where clients send votes."""
 
-    def aggregate(self, transport: Transport, u: Params, start: int, rounds: int) -> Iterator[RoundOutcome]:
+    def aggregate(
+        self, transport: Transport, u: Params, start: int, rounds: int, state: ServerState | None = None
+    ) -> Iterator[RoundOutcome]:
         """Rounds start+1 .. R from U_start; line numbers are those of Algorithm 1."""
         sizes = transport.sizes()
-        mean = AGGREGATIONS[self.method.aggregation]
+        state = self.method.init_server(self.layout) if state is None else state
+        mean = self.vote or AGGREGATIONS[self.method.aggregation]
         for r in range(start + 1, rounds + 1):  # line 1
             began = time.perf_counter()
-            chosen = select_clients(self.seed, r, len(sizes), self.selected)  # line 2
-            tally, total = Tally(self.layout), mean.init(self.layout)
-            for updates in transport.exchange(Request(r, u, chosen)):  # lines 3-6
+            chosen = Cohort(self.seed, r, select_clients(self.seed, r, len(sizes), self.selected))  # line 2
+            assigned = self.method.assign(self.layout, chosen, state, u)
+            tally, total = Tally(self.layout, self.network, self.seed), mean.init(self.layout)
+            for updates in transport.exchange(Request(r, u, chosen.ids, assigned)):  # lines 3-6
+                arrived = time.perf_counter()
                 tally.add(updates)
-                good = updates.only_usable()
-                mean.add(total, self.layout, good.pattern, good.u, [sizes[k] for k in good.ids])
+                mean.add(total, self.layout, updates.pattern, updates.u, self._weights(updates.ids, sizes))
+                tally.aggregation += time.perf_counter() - arrived
             if total.weight == 0:
                 raise RunError(_all_failed(r, tally.failed))
+            finishing = time.perf_counter()
             u = server_step(u, mean.finish(total, u), self.server_step)  # line 7
-            yield RoundOutcome(r, u, tally, time.perf_counter() - began)
+            state = self.method.observe(self.layout, state, tally.reports())
+            tally.aggregation += time.perf_counter() - finishing
+            yield RoundOutcome(r, u, state, tally, time.perf_counter() - began)
+
+    def _weights(self, ids: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        alike = self.vote is not None or self.method.weighting == "clients"
+        return [1 if alike else sizes[k] for k in ids]
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,7 @@ class RoundOutcome:
 
     round: int
     u: Params
+    state: ServerState
     tally: Tally
     seconds: float
 
@@ -62,46 +77,90 @@ class RoundOutcome:
 class Tally:
     """Counts over the updates of a round."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._losses: list[float] = []
-        self.upload_bytes: list[int] = []
-        self.failed: list[int] = []
-        self.checks = self.resampled = self.noise_drawn = self.noise_weights = 0
-        self.kept_rows = 0.0
+    def __init__(self, layout: Layout, network: Network, seed: int) -> None:
+        self._layout, self._network, self._seed = layout, network, seed
+        self._blocks: list[Updates] = []
+        self.aggregation = 0.0
+        """Seconds the server itself needed."""
 
     def add(self, updates: Updates) -> None:
-        """Count a block; clients that failed are named and otherwise left out."""
-        self.failed += [k for k, usable in zip(updates.ids, updates.usable, strict=True) if not usable]
-        good = updates.only_usable()
-        self._losses += good.losses.mean(1).tolist()
-        self.upload_bytes += upload_bytes(self._layout, good.pattern)
-        self.kept_rows += float(good.pattern.mean(1).sum())
-        self.checks += good.checks * len(good.ids)
-        self.resampled += int(good.resampled.sum())
-        self.noise_drawn += updates.noise_drawn
-        self.noise_weights += updates.noise_weights
+        """Count a block; of what it sent only the counts are kept."""
+        self._blocks.append(updates.without_weights())
 
-    def record(self) -> dict[str, object]:
+    @property
+    def failed(self) -> dict[int, str]:
+        """Clients left out, and why."""
+        return {client: why for block in self._blocks for client, why in block.failed.items()}
+
+    def reports(self) -> Reports:
+        """What a method may learn from: nothing that depends on how fast this machine is."""
+        ids = np.array(self._ids, dtype=np.int64)
+        return Reports(
+            tuple(self._ids), self._joined([block.loss for block in self._blocks]),
+            self._joined([self._layout.kept_weights(b.pattern) for b in self._blocks]) / self._layout.num_weights,
+            self._transfer(ids), self._network.slowness(ids, self._seed),
+            np.concatenate([block.pattern for block in self._blocks]),
+        )  # fmt: skip
+
+    def record(self) -> dict[str, Any]:
         """The round as plain numbers."""
-        clients = len(self._losses)
+        blocks, clients = self._blocks, len(self._ids)
+        checks, drawn = sum(int(b.checks.sum()) for b in blocks), sum(b.noise_drawn for b in blocks)
+        weights = sum(b.noise_weights for b in blocks)
+        patterns = np.concatenate([block.pattern for block in blocks])
+        watched = [block.watched for block in blocks if block.watched]
         return {
             "clients": clients,
-            "failed": self.failed,
-            "train_loss": float(np.mean(self._losses)),
-            "upload_bytes": sum(self.upload_bytes),
-            "upload_bytes_per_client": sum(self.upload_bytes) / clients,
-            "kept_rows_share": self.kept_rows / clients,
-            "resampled_share": self.resampled / self.checks if self.checks else None,
-            "noise_skipped_share": 1 - self.noise_drawn / self.noise_weights if self.noise_weights else None,
+            "failed": list(self.failed),
+            **({"reasons": sorted(set(self.failed.values()))} if self.failed else {}),
+            "train_loss": float(np.mean(self._joined([b.loss for b in blocks]))),
+            "upload": self._count("upload"),
+            "download": self._count("download"),
+            "kept_rows_share": float(patterns.mean(1).mean()),
+            "resampled_share": sum(int(b.resampled.sum()) for b in blocks) / checks if checks else None,
+            "noise_skipped_share": 1 - drawn / weights if weights else None,
+            **({"row_holders": patterns.sum(0).tolist()} if patterns.shape[1] <= MAPPED_ROWS else {}),
+            **({"watched": asdict(watched[0])} if watched else {}),
         }
 
+    def seconds(self) -> dict[str, float]:
+        """Local training of a client (mean), the slowest client with its transfers, aggregation, the whole round."""
+        ids = np.array(self._ids, dtype=np.int64)
+        local = self._joined([block.local_seconds for block in self._blocks])
+        slowed = local * self._network.slowness(ids, self._seed)
+        slowest = slowest_seconds(slowed, self._transfer(ids), 0.0)
+        return {
+            "local": float(slowed.mean()), "slowest": slowest, "aggregation": self.aggregation,
+            "round": slowest + self.aggregation,
+        }  # fmt: skip
 
-def upload_bytes(layout: Layout, pattern: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[int]:
-    """Nominal upload of each client: 32 bits a kept weight and, where rows were dropped, 1 bit a label."""
-    labels = np.where(pattern.all(1), 0, -(-layout.num_rows // 8))
-    sizes: list[int] = (layout.kept_weights(pattern) * VALUE_BYTES + labels).tolist()
-    return sizes
+    @property
+    def _ids(self) -> list[int]:
+        return [client for block in self._blocks for client in block.ids]
+
+    def _transfer(self, ids: IntArray) -> FloatArray:
+        """Seconds of download and upload of the clients that arrived, on their own links."""
+        up = self._joined([self._travelling(b.upload) for b in self._blocks])
+        down = self._joined([self._travelling(b.download)[b.arrived] for b in self._blocks])
+        network, seed = self._network, self._seed
+        return network.download_seconds(ids, down, seed) + network.upload_seconds(ids, up, seed)
+
+    def _travelling(self, counts: Counts) -> IntArray:
+        return counts.paper if self._network.count == "paper" else counts.encoded
+
+    def _count(self, way: str) -> dict[str, int | None]:
+        totals = [getattr(block, way).total() for block in self._blocks]
+        names: list[str] = list(totals[0])
+        known = {name: [total[name] for total in totals] for name in names}
+        return {name: None if None in values else sum(values) for name, values in known.items()}
+
+    @staticmethod
+    def _joined(parts: Sequence[FloatArray | IntArray]) -> FloatArray:
+        return np.concatenate(parts).astype(np.float64)
+
+
+MAPPED_ROWS = 4096
+"""Up to this many rows, a round's record tells how many clients sent each."""
 
 
 def select_clients(seed: int, round_: int, clients: int, count: int) -> tuple[int, ...]:
@@ -110,8 +169,9 @@ def select_clients(seed: int, round_: int, clients: int, count: int) -> tuple[in
     return tuple(sorted(int(k) for k in chosen))
 
 
-def _all_failed(round_: int, failed: list[int]) -> str:
+def _all_failed(round_: int, failed: dict[int, str]) -> str:
+    reasons = "; ".join(sorted(set(failed.values())))
     return (
-        f"round {round_}: the loss or the weights of all {len(failed)} clients became infinite or not a number; "
+        f"round {round_}: all {len(failed)} clients had to be left out ({reasons}); "
         "lower training.learning_rate (or the server step), and start anew with another --out"
     )

@@ -1,4 +1,4 @@
-"""Where clients' states (scores E^k, ...) live between rounds."""
+"""Where clients' states (scores E^k, residuals, ...) live between rounds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ class MemoryStore:
     def __init__(self, fresh: Callable[[], ClientState]) -> None:
         self._fresh = fresh
         self._states: dict[int, ClientState] = {}
+        self._changed: set[int] = set()
+
+    def __len__(self) -> int:
+        """Clients seen so far."""
+        return len(self._states)
 
     def get(self, ids: Sequence[int]) -> ClientState:
         """The states of a block of clients, stacked [clients, ...]."""
@@ -26,17 +31,26 @@ class MemoryStore:
         """Remember the states of the clients of a block for which `keep` is true."""
         for i in np.flatnonzero(keep).tolist():
             self._states[ids[i]] = {name: value[i].copy() for name, value in state.items()}
+            self._changed.add(ids[i])
 
-    def dump(self) -> dict[str, npt.NDArray[np.generic]]:
-        """All states as arrays: `clients` [seen] and each part of the state [seen, ...], by client number."""
-        ids = sorted(self._states)
+    def dump(self, changed: bool = False) -> dict[str, npt.NDArray[np.generic]]:
+        """All states as arrays: `clients` [seen] and each part of the state [seen, ...], by client number.
+
+        With `changed`, only of the clients whose state was put since `clean`.
+        """
+        ids = sorted(self._changed if changed else self._states)
         if not ids or not self._states[ids[0]]:
             return {}
         parts = {name: np.stack([self._states[k][name] for k in ids]) for name in self._states[ids[0]]}
         return {"clients": np.array(ids, dtype=np.int64), **parts}
+
+    def clean(self) -> None:
+        """What is there now is saved."""
+        self._changed.clear()
 
     def load(self, dumped: dict[str, npt.NDArray[np.generic]]) -> None:
         """Take over what `dump` gave."""
         names = [name for name in dumped if name != "clients"]
         ids = dumped["clients"].tolist() if dumped else []
         self._states = {int(k): {name: dumped[name][i].copy() for name in names} for i, k in enumerate(ids)}
+        self._changed.clear()

@@ -75,7 +75,7 @@ def test_a_module_learns(method: str) -> None:
     assert [record["round"] for record in seen] == list(range(1, 9))
     assert result.summary["accuracy"] > 0.8  # chance is 1 / CLASSES
     assert set(result.params) == set(NAMES.values())
-    assert (seen[0]["upload_bytes_per_client"] < 4 * layout(module).num_weights) == (method != "fedavg")
+    assert (seen[0]["upload"]["paper"] / seen[0]["clients"] < 4 * layout(module).num_weights) == (method != "fedavg")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddrop", FedBIAD(stage_boundary=3, noise=1e-3)])
@@ -93,7 +93,7 @@ def test_it_equals_our_own_network(method: str | FedBIAD) -> None:
         u = outcome.u
         assert record["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-5)
         assert record["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
-        assert record["upload_bytes"] == theirs["upload_bytes"]
+        assert record["upload"] == theirs["upload"]
     for ours, theirs_name in NAMES.items():
         torch.testing.assert_close(result.params[theirs_name], u[ours], rtol=0, atol=1e-5)
         assert not torch.equal(u[ours], start[theirs_name])
@@ -202,7 +202,7 @@ def test_without_a_test_set_nothing_is_judged() -> None:
     result = simulate(model=module, layout=layout(module), clients=clients(), method="fedavg", rounds=2)
     assert [record["accuracy"] for record in result.records] == [None, None]
     assert result.summary["accuracy"] is None
-    assert result.summary["upload_bytes_per_client"] > 0
+    assert result.summary["upload_per_client"]["encoded"] > 0
 
 
 def test_frozen_parameters_and_needless_layouts_are_refused() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedbiad.checkpoint import Checkpoint, load, save
+from fedbiad.arrays import ClientState
+from fedbiad.checkpoint import Checkpoint, Checkpoints
 from fedbiad.methods import METHODS
 from fedbiad.models import MLP
 from fedbiad.state import MemoryStore
@@ -33,7 +34,22 @@ def example(round_: int = 1) -> Checkpoint:
         "holds": np.arange(15, dtype=np.int64).reshape(3, 5)[:, ::-1],
         "seen": np.array([True, False, True]),
     }
-    return Checkpoint(round_, u, states)
+    server = {"score": generator.normal(size=(2, 3)).T, "loss": np.array(0.5), "seen": np.array([True, False])}
+    return Checkpoint(round_, u, server, states)
+
+
+def save(directory: Path, checkpoint: Checkpoint) -> Path:
+    """A whole checkpoint: what is saved first in a directory, or by one who does not know what is there."""
+    store = MemoryStore(dict)
+    store.load(checkpoint.states)
+    if checkpoint.states:
+        ids = checkpoint.states["clients"].tolist()
+        store.put(ids, store.get(ids), np.ones(len(ids), dtype=np.bool_))
+    return Checkpoints(directory).save(checkpoint.round, checkpoint.u, checkpoint.server, store)
+
+
+def load(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
+    return Checkpoints(directory).load()
 
 
 def bits(checkpoint: Checkpoint | None) -> object:
@@ -41,7 +57,8 @@ def bits(checkpoint: Checkpoint | None) -> object:
     assert checkpoint is not None
     u = {k: (v.dtype, tuple(v.shape), v.contiguous().numpy().tobytes()) for k, v in checkpoint.u.items()}
     states = {k: (v.dtype, v.shape, np.ascontiguousarray(v).tobytes()) for k, v in checkpoint.states.items()}
-    return checkpoint.round, u, states
+    server = {k: (v.dtype, v.shape, v.tobytes()) for k, v in checkpoint.server.items()}
+    return checkpoint.round, u, server, states
 
 
 def flip(path: Path, position: int = -5) -> None:
@@ -77,7 +94,7 @@ class TestSaveAndLoad:
         assert damaged == []
 
     def test_without_states(self, tmp_path: Path) -> None:
-        save(tmp_path, Checkpoint(1, example().u, {}))
+        save(tmp_path, Checkpoint(1, example().u, {}, {}))
         found, _ = load(tmp_path)
         assert found is not None
         assert found.states == {}
@@ -88,7 +105,7 @@ class TestSaveAndLoad:
         store, other = MemoryStore(lambda: fresh), MemoryStore(lambda: fresh)
         state = {"score": np.random.default_rng(0).normal(size=(2, 5)), "holds": np.arange(10).reshape(2, 5)}
         store.put([4, 2], state, np.array([True, True]))
-        save(tmp_path, Checkpoint(1, {}, store.dump()))
+        save(tmp_path, Checkpoint(1, {}, {}, store.dump()))
         found, _ = load(tmp_path)
         assert found is not None
         other.load(found.states)
@@ -112,6 +129,91 @@ class TestSaveAndLoad:
         for r in (999_998, 999_999, 1_000_000):
             save(tmp_path, example(r))
         assert bits(load(tmp_path)[0]) == bits(example(1_000_000))
+
+
+def fresh() -> ClientState:
+    return {"residual": np.zeros(4, dtype=np.float32), "seen": np.zeros((), dtype=np.int64)}
+
+
+class Run:
+    """A run of 20 clients, two of which change every round."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.checkpoints, self.store = directory, Checkpoints(directory), MemoryStore(fresh)
+        self.expected: dict[int, object] = {}
+
+    def go(self, first: int, last: int) -> list[Path]:
+        paths = []
+        for r in range(first, last + 1):
+            ids = [int(k) for k in np.random.default_rng(r).choice(20, 2, replace=False)]
+            state = {
+                "residual": np.random.default_rng(100 + r).normal(size=(2, 4)).astype(np.float32),
+                "seen": np.array([r, r]),
+            }
+            self.store.put(ids, state, np.array([True, True]))
+            u = {"w": torch.full((3,), float(r))}
+            paths.append(self.checkpoints.save(r, u, {"loss": np.array(1.0 / r)}, self.store))
+            self.expected[r] = bits(Checkpoint(r, u, {"loss": np.array(1.0 / r)}, self.store.dump()))
+        return paths
+
+
+class TestChains:
+    """Clients' states are saved as they change, and put together again."""
+
+    def test_every_round_comes_back_whole(self, tmp_path: Path) -> None:
+        run = Run(tmp_path)
+        for r in range(1, 41):
+            run.go(r, r)
+            assert bits(load(tmp_path)[0]) == run.expected[r]
+
+    def test_files_hold_what_changed_and_the_old_ones_go(self, tmp_path: Path) -> None:
+        paths = Run(tmp_path).go(1, 40)
+        wholes = [path.name.endswith("whole.safetensors") for path in paths]
+        assert wholes[0]
+        assert 3 <= sum(wholes) <= 20
+        kept = [path for path in paths if path.exists()]
+        assert kept == paths[-len(kept) :]
+        assert len(kept) <= 2 * max(np.diff(np.flatnonzero([*wholes, True])))
+
+    def test_a_resumed_run_writes_the_same_files(self, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        names = [path.name for path in Run(tmp_path / "one").go(1, 30)]
+        before = Run(tmp_path / "two")
+        before.go(1, 17)
+        after = Run(tmp_path / "two")
+        last, _ = after.checkpoints.load()
+        assert last is not None
+        after.store.load(last.states)
+        assert [path.name for path in after.go(18, 30)] == names[17:]
+
+    @pytest.mark.parametrize("back", range(1, 8))
+    def test_damage_falls_back_before_it(self, tmp_path: Path, back: int) -> None:
+        run = Run(tmp_path)
+        paths = run.go(1, 23)
+        whole = [path.name.endswith("whole.safetensors") for path in paths]
+        assert any(whole[-7:])  # the seven newest are of two chains
+        if any(whole[len(paths) - back + 1 :]):  # the newest does not need it
+            if paths[-back].exists():
+                flip(paths[-back])
+            assert bits(load(tmp_path)[0]) == run.expected[23]
+        else:
+            flip(paths[-back])
+            found, damaged = load(tmp_path)
+            assert damaged == [paths[-back]]
+            assert bits(found) == run.expected[23 - back]
+
+    def test_going_on_after_damage(self, tmp_path: Path) -> None:
+        run = Run(tmp_path)
+        flip(run.go(1, 23)[-1])
+        again = Run(tmp_path)
+        last, _ = again.checkpoints.load()
+        assert last is not None
+        assert last.round == 22
+        again.store.load(last.states)
+        again.go(23, 25)
+        run.go(24, 25)  # in memory it never was damaged
+        assert bits(load(tmp_path)[0]) == run.expected[25]
 
 
 class TestDamage:
@@ -156,7 +258,8 @@ class TestFormat:
         content = save(tmp_path, example()).read_bytes()
         length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + length])
-        assert set(header) == {f"u/{k}" for k in example().u} | {f"state/{k}" for k in example().states}
+        parts = {"u": example().u, "server": example().server, "state": example().states}
+        assert set(header) == {f"{kind}/{name}" for kind, part in parts.items() for name in part}
         assert max(entry["data_offsets"][1] for entry in header.values()) == len(content) - 8 - length
 
     def test_it_is_no_pickle_and_read_without(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

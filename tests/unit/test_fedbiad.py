@@ -12,7 +12,7 @@ import torch
 
 from fedbiad import patterns, streams
 from fedbiad.arrays import ClientState, FloatArray, IntArray, Params, Pattern
-from fedbiad.client import LocalTraining, Updates, client_update
+from fedbiad.client import LocalTraining, Trained, client_update
 from fedbiad.cohort import Cohort
 from fedbiad.methods import LETTER, METHODS, FedBIAD
 from fedbiad.models import MLP
@@ -181,13 +181,14 @@ def update(
     r: int,
     state: ClientState,
     form: Form = "auto",
-) -> Updates:
+) -> Trained:
     inputs, targets = local_data()
     cohort = Cohort(SEED, r, (CLIENT,))
     schedule = cohort.schedule([SAMPLES], V * BATCH)
     data = LocalData(torch.from_numpy(inputs), torch.from_numpy(targets), [np.arange(SAMPLES)], schedule, BATCH)
     work = LocalTraining(method, MODEL, layout, V, BATCH, RATE, form=form)
-    return client_update(work, u, cohort, data, state)
+    received = {name: value.unsqueeze(0) for name, value in u.items()}
+    return client_update(work, received, cohort, data, state)
 
 
 def initial() -> Params:
@@ -238,12 +239,13 @@ def test_client_update_is_algorithm_1(reading: str, form: Form) -> None:
 
 def test_the_letter_is_the_text() -> None:
     assert METHODS["fedbiad-letter"] == LETTER
-    assert (LETTER.aggregation, LETTER.rows, LETTER.scope, LETTER.scale) == ("zeros", "weight-rows", "global", 1.0)
+    assert (LETTER.aggregation, LETTER.rows, LETTER.scope) == ("zeros", "weight-rows", "global")
+    assert LETTER.scale(TEN, Cohort(0, 1, (0,))) == 1.0
     assert (LETTER.trend_loss(1), LETTER.resample, LETTER.upload) == ("local", "anew", "final")
     assert (LETTER.score, LETTER.stage_two, LETTER.noise) == ("holds", "above", "posterior")
     assert not LETTER.fixed_count
     assert DEFAULT.fixed_count
-    assert DEFAULT.scale == 2.0  # 1 / (1 - 0.5)
+    assert DEFAULT.scale(TEN, Cohort(0, 1, (0,))) == 2.0  # 1 / (1 - 0.5)
 
 
 # ---------------------------------------------------------------------------------------------- rules of the stages

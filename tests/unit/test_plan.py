@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedbiad import plan as plans
+from fedbiad.compressors import COMPRESSORS
 from fedbiad.errors import PlanError
 from fedbiad.loss_trend import is_check
 from fedbiad.methods import METHODS, FedAvg, FedBIAD, FedDrop
@@ -38,6 +39,7 @@ READINGS = {
 OTHER: dict[str, Any] = {
     **{option: pair[1] for option, pair in READINGS.items() if option != "noise"},
     "noise": 0.25, "dropout_rate": 0.3, "interval": 7, "stage_boundary": 0, "swap_share": 1.0,
+    "weighting": "clients",
 }  # fmt: skip
 """For every option of FedBIAD a value that is not its default."""
 
@@ -108,6 +110,8 @@ count = st.integers(1, 2**40)
 # names beyond U+FFFF and the control character U+007F have a test of their own
 names = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"], exclude_characters="\x7f"))
 
+NAMES = [*METHODS, *COMPRESSORS, "fedbiad+dgc", "fjord:paper+stc:paper", "afd:original+half"]
+
 OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "aggregation": st.sampled_from(["holders", "zeros", "old"]),
     "dropout_rate": rate,
@@ -123,6 +127,19 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "score": st.sampled_from(["evidence", "holds"]),
     "stage_two": st.sampled_from(["sample", "top", "above"]),
     "noise": st.just("posterior") | st.floats(0, 1e300),
+    "weighting": st.sampled_from(["samples", "clients"]),
+    "model": st.sampled_from(["single", "multi"]),
+    "unscored": st.sampled_from(["last", "mean"]),
+    "chosen_by": st.sampled_from(["server", "client"]),
+    "arms": st.integers(2, 100),
+    "compute_seconds": st.floats(0, 1e300),
+    "widths": st.just("dropout") | st.lists(st.floats(0.01, 1), min_size=1, max_size=3, unique=True).map(sorted),
+    "rates": st.just("dropout") | st.lists(st.floats(0.01, 1), min_size=1, max_size=3, unique=True).map(sorted),
+    "wide_share": st.floats(0.1, 0.9),
+    "distillation": st.booleans(),
+    "mode": st.sampled_from(["fix", "dynamic"]),
+    "scaler": st.booleans(),
+    "masked_logits": st.booleans(),
 }
 
 
@@ -152,12 +169,15 @@ def valid(draw: st.DrawFn) -> dict[str, Any]:
     }))  # fmt: skip
     engine = st.fixed_dictionaries({}, optional={
         "block": count, "form": st.sampled_from(["auto", "masked", "compact"]), "checkpoint_every": count,
-        "threads": count,
+        "threads": count, "wire": st.booleans(),
     })  # fmt: skip
     top = draw(st.fixed_dictionaries({}, optional={
-        "name": names, "method": st.sampled_from(list(METHODS)), "rounds": count, "seed": st.integers(0, 2**60),
+        "name": names, "method": st.sampled_from(NAMES), "rounds": count, "seed": st.integers(0, 2**60),
         "dropout_rate": rate, "evaluate_on": st.sampled_from(["test", "validation"]), "evaluate_every": count,
-        "engine": engine,
+        "engine": engine, "target_accuracy": st.floats(0, 1, exclude_min=True), "watch": st.integers(0, clients - 1),
+        "network": st.fixed_dictionaries({}, optional={
+            "uplink": positive, "slow_share": rate, "count": st.sampled_from(["encoded", "paper"]),
+        }),
         "methods": st.fixed_dictionaries({}, optional={name: options(name) for name in METHODS}),
     }))  # fmt: skip
     return {**top, "data": data, "model": model, "training": training}
@@ -350,7 +370,7 @@ class TestMethods:
         differing = {option for option in default if default[option] != letter[option]}
         assert differing == set(READINGS) - {"noise"}
         assert {option: default[option] for option in default.keys() - READINGS.keys()} == {
-            "dropout_rate": 0.5, "interval": 3, "stage_boundary": 55, "swap_share": 0.1,
+            "dropout_rate": 0.5, "interval": 3, "stage_boundary": 55, "swap_share": 0.1, "weighting": "samples",
         }  # fmt: skip
 
     @pytest.mark.parametrize("option", OTHER)

@@ -12,19 +12,15 @@ import pytest
 import torch
 
 from fedbiad import rundir
-from fedbiad.checkpoint import Checkpoint
 from fedbiad.errors import RunDirError
 from fedbiad.files import DRAFT
 from fedbiad.rundir import RunDir, check_free
+from fedbiad.state import MemoryStore
 from running import small_plan, snapshot
 
 
 def record(round_: int, **more: Any) -> dict[str, Any]:
     return {"round": round_, "accuracy": 0.1 + round_ / 7, "failed": [], "resampled_share": None, **more}
-
-
-def checkpoint(round_: int) -> Checkpoint:
-    return Checkpoint(round_, {"w": torch.full((2,), float(round_))}, {})
 
 
 def with_rounds(path: Path, records: int, checkpoints: tuple[int, ...]) -> RunDir:
@@ -33,7 +29,7 @@ def with_rounds(path: Path, records: int, checkpoints: tuple[int, ...]) -> RunDi
     for r in range(1, records + 1):
         run.append(record(r))
     for r in checkpoints:
-        run.checkpoint(checkpoint(r))
+        run.checkpoints.save(r, {"w": torch.full((2,), float(r))}, {}, MemoryStore(dict))
     return run
 
 

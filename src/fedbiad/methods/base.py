@@ -12,15 +12,35 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
+from torch import Tensor
 
 from fedbiad import patterns
-from fedbiad.arrays import ClientState, FloatArray, IntArray, Losses, Pattern
+from fedbiad.arrays import ClientState, FloatArray, IntArray, Losses, Params, Pattern, ServerState
 from fedbiad.cohort import Cohort
 from fedbiad.rows import Layout, RowKind
 from fedbiad.theory import Structure
+from fedbiad.training.batches import Batch
+from fedbiad.training.objective import cross_entropy
 
 Resampled = Pattern
 """Which clients of a block changed their pattern at a check [clients]."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What the server learns of the clients of a round, beside their rows; arrays [clients]."""
+
+    ids: tuple[int, ...]
+    loss: FloatArray
+    """Mean loss of the local iterations."""
+    kept: FloatArray
+    """Share of the weights that were uploaded."""
+    transfer: FloatArray
+    """Seconds of download and upload on the client's link."""
+    slowness: FloatArray
+    """How many times slower than an ordinary device the client computes."""
+    pattern: Pattern
+    """Rows that were uploaded [clients, rows]."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +50,10 @@ class Method:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     aggregation: Literal["holders", "zeros", "old"] = "holders"
+    weighting: Literal["samples", "clients"] = "samples"
+    """What a client weighs in the mean: its |D^k| samples, or as much as any other."""
+
+    # ------------------------------------------------------------------ what does not change during a run
 
     @property
     def row_kind(self) -> RowKind:
@@ -37,30 +61,58 @@ class Method:
         return "units"
 
     @property
-    def scale(self) -> float:
-        """Factor on the scaled slices of held rows in local training."""
+    def fixed_count(self) -> bool:
+        """Whether every pattern holds equally many rows of each group, so that clients of a block can be stacked."""
+        return True
+
+    def noise_std(self, structure: Structure, total_data: int) -> float:
+        """Standard deviation of the posterior noise on the weights."""
+        return 0.0
+
+    # ------------------------------------------------------------------ on the server
+
+    def init_server(self, layout: Layout) -> ServerState:
+        """What the server remembers before the first round."""
+        return {}
+
+    def assign(self, layout: Layout, cohort: Cohort, server: ServerState, u: Params) -> Pattern | None:
+        """The rows each client of the round is sent [clients, rows]; None: all rows to everyone."""
+        return None
+
+    def observe(self, layout: Layout, server: ServerState, reports: Reports) -> ServerState:
+        """What the server remembers after a round."""
+        return server
+
+    # ------------------------------------------------------------------ on the clients
+
+    def init_client(self, layout: Layout) -> ClientState:
+        """What a client remembers before its first round."""
+        return {}
+
+    def scale(self, layout: Layout, cohort: Cohort) -> float | FloatArray:
+        """Factor on the scaled slices of held rows in local training: one for all, or one a client [clients]."""
         return 1.0
 
     def trend_loss(self, round_: int) -> Literal["batch", "local"]:
         """The loss handed to `next_pattern`: of the mini-batch, or over the client's whole local data."""
         return "batch"
 
-    @property
-    def fixed_count(self) -> bool:
-        """Whether every pattern holds equally many rows of each group, so that clients of a block can be stacked."""
-        return True
+    def objective(self, outputs: Tensor, batch: Batch, cohort: Cohort) -> Tensor:
+        """What a client minimises, from outputs [clients, batch, classes] to losses [clients]."""
+        return cross_entropy(outputs, batch.targets, batch.weight)
 
-    def init_client(self, layout: Layout) -> ClientState:
-        """What a client remembers before its first round."""
-        return {}
+    def teacher(self, cohort: Cohort) -> Pattern | None:
+        """The pattern whose outputs the held rows also learn to imitate in every iteration; None: no distillation."""
+        return None
 
-    def noise_std(self, structure: Structure, total_data: int) -> float:
-        """Standard deviation of the posterior noise on the weights."""
-        return 0.0
+    def first_pattern(
+        self, layout: Layout, cohort: Cohort, state: ClientState, received: Params | None = None
+    ) -> Pattern:
+        """The pattern a client's local training starts with: all that it was sent.
 
-    def first_pattern(self, layout: Layout, cohort: Cohort, state: ClientState) -> Pattern:
-        """The pattern a client's local training starts with."""
-        return layout.all_rows(len(cohort))
+        `received` is U_{r-1} as each client got it [clients, ...]; None where a plan is only described.
+        """
+        return layout.all_rows(len(cohort)) if cohort.assigned is None else cohort.assigned
 
     def is_check(self, round_: int, step: int) -> bool:
         """Whether `next_pattern` is asked after iteration `step`."""
@@ -90,7 +142,7 @@ class Method:
 
 @dataclass(frozen=True)
 class RowDropout(Method):
-    """What every method that drops rows has in common."""
+    """What every method that drops a share p of the rows has in common."""
 
     dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
     rows: RowKind = "units"
@@ -102,17 +154,17 @@ class RowDropout(Method):
         return self.rows
 
     @property
-    def scale(self) -> float:
-        """1/(1-p) keeps the mean input of the next layer: the posterior mean of a row is (1-p) mu."""
-        return 1.0 / (1.0 - self.dropout_rate) if self.scaling == "inverse" else 1.0
-
-    @property
     def fixed_count(self) -> bool:
         return self.scope == "group"
+
+    def scale(self, layout: Layout, cohort: Cohort) -> float | FloatArray:
+        """1/(1-p) keeps the mean input of the next layer: the posterior mean of a row is (1-p) mu."""
+        return 1.0 / (1.0 - self.dropout_rate) if self.scaling == "inverse" else 1.0
 
     def draw(self, layout: Layout, stream: np.random.Generator) -> Pattern:
         """One pattern drawn uniformly from Z^S_N."""
         return patterns.draw(layout, self.dropout_rate, stream, self.scope)
 
-    def first_pattern(self, layout: Layout, cohort: Cohort, state: ClientState) -> Pattern:
+    def draw_each(self, layout: Layout, cohort: Cohort) -> Pattern:
+        """A pattern for each client, from its own stream [clients, rows]."""
         return cohort.patterns("pattern", lambda _, stream: self.draw(layout, stream))

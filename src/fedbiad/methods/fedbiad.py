@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from fedbiad import importance, loss_trend, patterns, theory
-from fedbiad.arrays import ClientState, FloatArray, IntArray, Losses, Pattern
+from fedbiad.arrays import ClientState, FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Resampled, RowDropout
 from fedbiad.rows import Layout
@@ -60,10 +60,12 @@ class FedBIAD(RowDropout):
             return self.noise
         return theory.posterior_std(structure, structure.unsparse_number(self.dropout_rate), total_data)
 
-    def first_pattern(self, layout: Layout, cohort: Cohort, state: ClientState) -> Pattern:
+    def first_pattern(
+        self, layout: Layout, cohort: Cohort, state: ClientState, received: Params | None = None
+    ) -> Pattern:
         """Lines 10-14 of Algorithm 1: at random in stage one, from the scores E^k in stage two."""
         if cohort.round <= self.stage_boundary:
-            return super().first_pattern(layout, cohort, state)
+            return self.draw_each(layout, cohort)
         scores = self._scores(state)
         chosen = STAGE_TWO[self.stage_two]
         return cohort.patterns(

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedbiad.arrays import Params, Pattern, ServerState
+from fedbiad.cohort import Cohort
 from fedbiad.methods.base import RowDropout
+from fedbiad.rows import Layout
 
 
 @dataclass(frozen=True)
 class FedDrop(RowDropout):
-    """A fixed number of rows drawn at random, held for the whole round; the mean over the clients that held a row."""
+    """A fixed number of rows drawn by the server and held for the whole round; the mean over the holders of a row."""
+
+    def assign(self, layout: Layout, cohort: Cohort, server: ServerState, u: Params) -> Pattern | None:
+        return self.draw_each(layout, cohort)

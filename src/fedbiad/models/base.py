@@ -107,7 +107,7 @@ def unit_group(layer: str, following: str, size: int, rows: RowKind, span: int =
 
     As units they own those columns; as bare weight rows they leave them in place, idle while the row is dropped.
     """
-    if rows == "units":
+    if rows != "weight-rows":
         own = (Slice(f"{layer}.weight", 0), Slice(f"{layer}.bias", 0))
         return RowGroup(layer, size, (*own, Slice(f"{following}.weight", 1, span=span, scaled=True)))
     # relu and pooling are positively homogeneous: scaling a unit's own row is scaling its output

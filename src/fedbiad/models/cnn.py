@@ -61,7 +61,7 @@ class CNN(Model):
             unit_group("conv2", "hidden", second, rows, span=self.map_size),
             unit_group("hidden", "output", self.hidden, rows),
         ]
-        if rows == "weight-rows":
+        if rows != "units":
             groups.append(class_rows("output", self.outputs))
         return Layout(self.shapes, tuple(groups))
 

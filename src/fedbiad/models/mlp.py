@@ -59,7 +59,7 @@ class MLP(Model):
 
     def layout(self, rows: RowKind) -> Layout:
         groups = [unit_group(f"layer{i}", f"layer{i + 1}", size, rows) for i, size in enumerate(self.hidden, start=1)]
-        if rows == "weight-rows":
+        if rows != "units":
             groups.append(class_rows(f"layer{len(self.hidden) + 1}", self.outputs))
         return Layout(self.shapes, tuple(groups))
 

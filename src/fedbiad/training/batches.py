@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbiad.arrays import IntArray
+from fedbiad.arrays import IntArray, Pattern
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,13 @@ class LocalData:
         """The mini-batch of iteration `step`."""
         chosen = self._visits[:, step * self._batch : (step + 1) * self._batch]
         return Batch(self._inputs[chosen], self._targets[chosen])
+
+    def present(self, classes: int) -> Pattern:
+        """Which classes each client has at all [clients, classes]."""
+        found = np.zeros((len(self._members), classes), dtype=np.bool_)
+        for i, own in enumerate(self._members):
+            found[i, self._targets[own].numpy()] = True
+        return found
 
     def whole(self) -> Batch:
         """Every sample of every client, clients padded to the largest."""

@@ -51,7 +51,7 @@ class CompactStep(LocalStep):
 
     def sample_weights(self, step: int) -> Params:
         sampled = self.noise.add(self._positions, self.u, step)
-        return {n: value if self._scales[n] == 1.0 else value * self._scales[n] for n, value in sampled.items()}
+        return {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
 
     def full_outputs(self, outputs: Tensor) -> Tensor:
         for group in self.layout.groups:
@@ -63,15 +63,18 @@ class CompactStep(LocalStep):
     def kept_masks(self, unit_masks: dict[str, Tensor]) -> dict[str, Tensor]:
         return {site: self._kept_units(site, mask) for site, mask in unit_masks.items()}
 
-    def descend(self, gradients: Gradients) -> None:
+    def descend(self, gradients: Gradients, decay: bool = True) -> None:
         for name, u in self.u.items():
-            if self.weight_decay:
+            if self.weight_decay and decay:
                 u.mul_(1.0 - self.learning_rate * self.weight_decay)
-            gradient, step = gradients[name], -self.learning_rate * self._scales[name]
-            if isinstance(gradient, Outer):  # in place, without ever forming the gradient
-                u.baddbmm_(gradient.left.transpose(1, 2), gradient.right, alpha=step)
+            gradient, scale = gradients[name], self._scales[name]
+            if isinstance(scale, Tensor):
+                dense = gradient.dense() if isinstance(gradient, Outer) else gradient
+                u.add_(dense * scale, alpha=-self.learning_rate)
+            elif isinstance(gradient, Outer):  # in place, without ever forming the gradient
+                u.baddbmm_(gradient.left.transpose(1, 2), gradient.right, alpha=-self.learning_rate * scale)
             else:
-                u.add_(gradient, alpha=step)
+                u.add_(gradient, alpha=-self.learning_rate * scale)
 
     def finish(self) -> Params:
         self.layout.scatter(self.full, self.u, self.indices)
@@ -88,15 +91,24 @@ class CompactStep(LocalStep):
 
         return positions
 
-    def _scale_of(self, name: str) -> float:
+    def _scale_of(self, name: str) -> float | Tensor:
+        """The factor on a parameter; one a client is shaped to multiply it."""
         parts = [part for group in self.layout.groups for part in group.slices if part.param == name]
-        return self.scale ** sum(part.scaled for part in parts)
+        times = sum(part.scaled for part in parts)
+        if not isinstance(self.scale, Tensor) or times == 0:
+            return float(self.scale) ** times if times else 1.0
+        factors: Tensor = self.scale.to(self.full[name].dtype) ** times
+        return factors.reshape(-1, *[1] * (self.full[name].dim() - 1))
 
     def _kept_units(self, site: str, mask: Tensor) -> Tensor:
         if site not in self.kept:
             return mask
         kept = self.kept[site][:, None, :].expand(-1, mask.shape[1], -1)
         return mask.gather(2, kept)
+
+
+def _is_one(scale: float | Tensor) -> bool:
+    return not isinstance(scale, Tensor) and scale == 1.0
 
 
 def has_idle(layout: Layout) -> bool:

@@ -32,9 +32,9 @@ class MaskedStep(LocalStep):
         sampled = self.noise.add(self._positions, self.full, step)
         return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
 
-    def descend(self, gradients: Gradients) -> None:
+    def descend(self, gradients: Gradients, decay: bool = True) -> None:
         for name, u in self.full.items():
-            if self.weight_decay:
+            if self.weight_decay and decay:
                 u.add_(_times(u, self._held.get(name, [])), alpha=-self.learning_rate * self.weight_decay)
             # theta = mask o U, so the gradient with respect to U is the mask times that with respect to theta
             gradient = gradients[name]

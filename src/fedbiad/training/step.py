@@ -7,7 +7,7 @@ computes only what the held rows need. Both sample theta (line 16 of Algorithm 1
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,14 @@ from fedbiad.training.batches import Batch
 from fedbiad.training.objective import cross_entropy
 
 Form = Literal["auto", "masked", "compact"]
+
+Objective = Callable[[Tensor, Batch], Tensor]
+"""From outputs [clients, batch, classes] with every class in its place to losses [clients]."""
+
+
+def plain_objective(outputs: Tensor, batch: Batch) -> Tensor:
+    """The mean negative log likelihood."""
+    return cross_entropy(outputs, batch.targets, batch.weight)
 
 
 @dataclass
@@ -57,7 +65,7 @@ class LocalStep:
         u: Params,
         pattern: Pattern,
         *,
-        scale: float = 1.0,
+        scale: float | Tensor = 1.0,
         noise: Noise | None = None,
         learning_rate: float,
         weight_decay: float = 0.0,
@@ -84,8 +92,8 @@ class LocalStep:
         """The part of ordinary dropout's masks that meets computed units."""
         return unit_masks
 
-    def descend(self, gradients: Gradients) -> None:
-        """U <- U - eta [beta o grad_U L]; line 17."""
+    def descend(self, gradients: Gradients, decay: bool = True) -> None:
+        """U <- U - eta [beta o grad_U L], and weight decay unless told otherwise; line 17."""
         raise NotImplementedError
 
     def finish(self) -> Params:
@@ -93,25 +101,32 @@ class LocalStep:
         raise NotImplementedError
 
     @torch.no_grad()
-    def loss(self, theta: Params, batch: Batch) -> Tensor:
+    def loss(self, theta: Params, batch: Batch, objective: Objective = plain_objective) -> Tensor:
         """Each client's loss at theta, without ordinary dropout [clients]."""
         outputs = self.full_outputs(self.model.forward(theta, batch.inputs, {}))
-        return cross_entropy(outputs, batch.targets, batch.weight)
+        return objective(outputs, batch)
 
-    def update(self, theta: Params, batch: Batch, unit_masks: dict[str, Tensor]) -> Tensor:
+    def update(
+        self, theta: Params, batch: Batch, unit_masks: dict[str, Tensor], objective: Objective = plain_objective
+    ) -> Tensor:
         """One SGD iteration at the sampled theta; returns each client's loss before it [clients].
 
         Eq. (local_update): U^{k,v+1} = U^{k,v} - eta [beta^{k,v} o grad_U L^k(pi^{k,v})].
         """
-
-        def head(outputs: Tensor) -> Tensor:
-            return cross_entropy(self.full_outputs(outputs), batch.targets, batch.weight)
-
-        masks = self.kept_masks(unit_masks)
-        losses, gradients = self.model.loss_and_gradients(theta, batch.inputs, masks, head)
+        losses, gradients = self.gradients(theta, batch, unit_masks, objective)
         with torch.no_grad():
             self.descend(gradients)
         return losses
+
+    def gradients(
+        self, theta: Params, batch: Batch, unit_masks: dict[str, Tensor], objective: Objective
+    ) -> tuple[Tensor, Gradients]:
+        """Each client's loss at theta [clients] and its gradient."""
+
+        def head(outputs: Tensor) -> Tensor:
+            return objective(self.full_outputs(outputs), batch)
+
+        return self.model.loss_and_gradients(theta, batch.inputs, self.kept_masks(unit_masks), head)
 
     def offsets(self) -> dict[str, int]:
         """Where each parameter begins in the full model, in the layout's order whatever the order of U."""

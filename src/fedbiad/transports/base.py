@@ -3,20 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fedbiad.arrays import Params
-from fedbiad.client import Updates
+import numpy as np
+
+from fedbiad.arrays import FloatArray, IntArray, Params, Pattern
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the server sends out in round r: U_{r-1}, to the clients selected."""
+    """What the server sends out in round r: U_{r-1}, to the clients selected, of it the rows assigned to each."""
 
     round: int
     u: Params
     ids: tuple[int, ...]
+    assigned: Pattern | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Bytes of each client [clients], by three names.
+
+    `paper`: 32-bit values, 64-bit positions, 1-bit labels; `encoded`: the length of the real message; `transport`:
+    what a network engine sent for it, if there is one.
+    """
+
+    paper: IntArray
+    encoded: IntArray
+    transport: IntArray | None = None
+
+    def total(self) -> dict[str, int | None]:
+        """The sums over the clients."""
+        sent = None if self.transport is None else int(self.transport.sum())
+        return {"paper": int(self.paper.sum()), "encoded": int(self.encoded.sum()), "transport": sent}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A round of one client, looked at closely."""
+
+    client: int
+    losses: list[float]
+    resampled_at: list[int]
+    """Iterations after which the pattern was changed."""
+    score: list[float] | None
+    """E^k after the round."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What the server receives of a block of clients, and what is told about how it went; arrays [clients]."""
+
+    asked: tuple[int, ...]
+    ids: tuple[int, ...]  # of those asked, the ones whose reply arrived whole
+    pattern: Pattern  # rows uploaded [clients, rows]
+    u: Params  # U^k as it arrived [clients, ...]; only rows in `pattern` count
+    loss: FloatArray  # mean of the local iterations
+    checks: IntArray  # of the loss trend
+    resampled: IntArray  # checks after which the pattern was changed
+    upload: Counts
+    download: Counts  # of all clients asked, also of those that failed
+    local_seconds: FloatArray
+    failed: dict[int, str] = field(default_factory=dict)
+    """Clients left out, and why."""
+    noise_drawn: int = 0
+    noise_weights: int = 0
+    watched: Watched | None = None
+
+    def without_weights(self) -> Updates:
+        """What is told about it, without what was sent."""
+        return replace(self, u={})
+
+    @property
+    def arrived(self) -> Pattern:
+        """Which of those asked arrived [asked]."""
+        return np.isin(self.asked, self.ids)
 
 
 class Transport(Protocol):

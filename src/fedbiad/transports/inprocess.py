@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedbiad.client import LocalTraining, Updates, client_update
+import numpy as np
+
+from fedbiad.client import LocalTraining, Trained, client_update
 from fedbiad.cohort import Cohort
 from fedbiad.data.base import FederatedData
+from fedbiad.sending import Arrived, Channel
 from fedbiad.state import MemoryStore
 from fedbiad.training.batches import LocalData
-from fedbiad.transports.base import Request
+from fedbiad.transports.base import Request, Updates, Watched
 
 
 @dataclass(frozen=True)
@@ -21,20 +25,49 @@ class InProcess:
     data: FederatedData
     store: MemoryStore
     seed: int
+    channel: Channel
     block: int = 20
+    watch: int | None = None
+    """A client whose rounds are looked at closely."""
 
     def sizes(self) -> list[int]:
         return [len(own) for own in self.data.members]
 
     def exchange(self, request: Request) -> Iterator[Updates]:
+        asked = Cohort(self.seed, request.round, request.ids, request.assigned)
         for start in range(0, len(request.ids), self.block):
-            ids = request.ids[start : start + self.block]
-            cohort = Cohort(self.seed, request.round, ids)
-            members = [self.data.members[client] for client in ids]
-            visits = self.work.iterations * self.work.batch
-            schedule = cohort.schedule([len(own) for own in members], visits)
-            local = LocalData(self.data.inputs, self.data.targets, members, schedule, self.work.batch)
-            updates = client_update(self.work, request.u, cohort, local, self.store.get(ids))
-            # a client that failed keeps the state it had
-            self.store.put(ids, updates.state, updates.usable)
-            yield updates
+            cohort = asked.part(slice(start, start + self.block))
+            yield self._block(request, cohort)
+
+    def _block(self, request: Request, cohort: Cohort) -> Updates:
+        members = [self.data.members[client] for client in cohort.ids]
+        received, download = self.channel.download(request.u, cohort)
+        began = time.perf_counter()
+        visits = self.work.iterations * self.work.batch
+        schedule = cohort.schedule([len(own) for own in members], visits)
+        local = LocalData(self.data.inputs, self.data.targets, members, schedule, self.work.batch)
+        own = cohort.knowing(local.present(self.data.classes))
+        trained = client_update(self.work, received, own, local, self.store.get(cohort.ids))
+        arrived = self.channel.upload(request.u, own, trained, [len(samples) for samples in members])
+        seconds = (time.perf_counter() - began) / len(cohort)
+        # a client that failed keeps the state it had
+        kept = np.zeros(len(cohort), dtype=np.bool_)
+        kept[arrived.members] = True
+        self.store.put(cohort.ids, arrived.state, kept)
+        good = arrived.members
+        return Updates(
+            cohort.ids, tuple(cohort.ids[i] for i in good), arrived.pattern, arrived.u, arrived.loss,
+            np.full(len(good), trained.checks), trained.resampled[good].sum(1), arrived.upload, download,
+            np.full(len(good), seconds), arrived.failed, trained.noise_drawn, trained.noise_weights,
+            self._watched(cohort, trained, arrived),
+        )  # fmt: skip
+
+    def _watched(self, cohort: Cohort, trained: Trained, arrived: Arrived) -> Watched | None:
+        if self.watch not in cohort.ids or cohort.ids.index(self.watch) not in arrived.members:
+            return None
+        i = cohort.ids.index(self.watch)
+        score = arrived.state.get("score")
+        return Watched(
+            self.watch, trained.losses[i].tolist(), np.flatnonzero(trained.resampled[i]).tolist(),
+            None if score is None else score[i].tolist(),
+        )  # fmt: skip

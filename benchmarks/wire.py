@@ -1,0 +1,209 @@
+"""The wire on real updates: bytes against entropy and the paper's count, and its time against local training.
+
+    python benchmarks/wire.py [--rounds 8] [--clients 6] [--repeat 30] [--method fedavg]
+
+FedAvg trains on MNIST by the paper's protocol. Some clients take part in every round; each compressor remembers their
+residuals and the sizes of the last round's messages are shown. Times are medians of interleaved repeats, as ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, replace
+from math import lgamma, log
+
+import numpy as np
+import torch
+
+from fedbiad import compressors, wire
+from fedbiad import plan as plans
+from fedbiad.arrays import ClientState, Params
+from fedbiad.coding.parts import blocks_of
+from fedbiad.coding.positions import put_positions
+from fedbiad.coding.sink import Sink
+from fedbiad.coding.subsets import put_subset
+from fedbiad.coding.values import entropy_bits
+from fedbiad.compressors import DGC, STC, Compressor
+from fedbiad.experiment import Experiment, build
+from fedbiad.messages import ReplyMessage, Report
+from fedbiad.payloads import Dense, Float32, Levels, Part, Payload, Signs, Sparse, Ternary
+from fedbiad.sending import flatten, segments
+from fedbiad.transports.base import Request
+
+RUN = 1
+NAMES: dict[str, Compressor] = {
+    "dgc, model": compressors.PAPER["dgc"],
+    "dgc, tensor": DGC(warmup=(), dense_biases=False),
+    "dgc, own paper": DGC(warmup=()),
+    "stc, model": compressors.PAPER["stc"],
+    "stc, tensor": STC(),
+    "fedpaq": compressors.COMPRESSORS["fedpaq"],
+    "fedpaq, max": compressors.PAPER["fedpaq"],
+    "signsgd": compressors.COMPRESSORS["signsgd"],
+    "half": compressors.COMPRESSORS["half"],
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Figures of one message; bits an entry sent."""
+
+    entries: int
+    encoded: int
+    paper: int
+    alike: float
+    """Positions at one density, or levels and signs by their histogram: the entropy."""
+    coded: float
+    """Positions, levels or signs as they are coded."""
+
+
+def main() -> None:
+    """Measure and print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--repeat", type=int, default=30)
+    parser.add_argument("--method", default="fedavg", help="any without a compressor")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    plan = plans.load("mnist", {"method": arguments.method, "rounds": str(arguments.rounds)})
+    experiment = build(plan)
+    alone = build(plan.replace(engine={"block": 1}))
+    ids = tuple(range(0, 997, 997 // arguments.clients))[: arguments.clients]
+    sizes(experiment, ids, arguments.rounds)
+    times(experiment, alone, arguments.repeat)
+
+
+# ---------------------------------------------------------------------- bytes
+
+
+def sizes(experiment: Experiment, ids: tuple[int, ...], rounds: int) -> None:
+    """Print what every compressor's messages come to in the last round, means over the clients."""
+    layout, u = experiment.server.layout, experiment.initial()
+    states = {(name, k): compressor.init_client(layout.num_weights) for name, compressor in NAMES.items() for k in ids}
+    lines: dict[str, list[Line]] = {name: [] for name in NAMES}
+    outcomes = experiment.server.aggregate(experiment.transport, u, 0, rounds)
+    for round_ in range(1, rounds + 1):
+        replies = trained(experiment, u, round_, ids)
+        for name, compressor in NAMES.items():
+            lines[name] = []
+            for k in ids:
+                reply, states[name, k] = compressed(experiment, u, replies[k], compressor, states[name, k])
+                lines[name].append(line(experiment, reply))
+        u = next(outcomes).u
+    print(f"round {rounds}, mean of {len(ids)} clients; bits an entry sent, positions, levels or signs alone:")
+    print(f"{'':16} {'entries':>8} {'bytes':>8} {'of paper':>9} {'(worst)':>8} {'entropy':>8} {'coded':>7}")
+    for name, found in lines.items():
+        shares = [one.encoded / one.paper for one in found]
+        entries, encoded, alike, coded = (
+            statistics.mean(values) for values in zip(*((o.entries, o.encoded, o.alike, o.coded) for o in found), strict=True)
+        )  # fmt: skip
+        print(
+            f"{name:16} {entries:8.0f} {encoded:8.0f} {statistics.mean(shares):9.3f} {max(shares):8.3f} {alike:8.3f} "
+            f"{coded:7.3f}"
+        )
+
+
+def trained(experiment: Experiment, u: Params, round_: int, ids: tuple[int, ...]) -> dict[int, ReplyMessage]:
+    """The replies of these clients without compression."""
+    layout, replies = experiment.server.layout, {}
+    for updates in experiment.transport.exchange(Request(round_, u, ids)):
+        for i, k in enumerate(updates.ids):
+            flat = flatten(layout, {name: value[i] for name, value in updates.u.items()})
+            rows = updates.pattern[i]
+            part = Dense(flat if rows.all() else flat[layout.kept_entries(rows)])
+            report = Report(float(np.float32(updates.loss[i])), int(updates.checks[i]), int(updates.resampled[i]))
+            pattern = None if rows.all() else rows
+            replies[k] = ReplyMessage(
+                RUN, round_, k, experiment.transport.sizes()[k], pattern, Payload((part,), False), report
+            )
+    return replies
+
+
+def compressed(
+    experiment: Experiment, u: Params, reply: ReplyMessage, compressor: Compressor, state: ClientState
+) -> tuple[ReplyMessage, ClientState]:
+    """A reply with its difference compressed, and what the client remembers."""
+    layout, full = experiment.server.layout, flatten(experiment.server.layout, u)
+    rows = layout.all_rows(1)[0] if reply.pattern is None else reply.pattern
+    where = np.flatnonzero(layout.kept_entries(rows))
+    delta: Float32 = reply.payload.values() - full[where]
+    stream = np.random.default_rng(reply.client)
+    payload, state = compressor.compress(delta, where, segments(layout, rows), state, reply.round, stream)
+    return replace(reply, payload=payload), state
+
+
+def line(experiment: Experiment, reply: ReplyMessage) -> Line:
+    """The figures of one reply; the message must come back as it was."""
+    layout = experiment.server.layout
+    data = wire.encode_reply(layout, reply)
+    got = wire.decode_reply(data, layout, RUN, reply.round, reply.client)
+    if got.payload.values().tobytes() != reply.payload.values().tobytes():
+        raise SystemExit(f"client {reply.client}: the message changed on the way")
+    shapes = list((layout.shapes if reply.pattern is None else layout.kept_shapes(reply.pattern)).values())
+    labels = 0 if reply.pattern is None else layout.num_rows
+    entries, start, alike, coded = 0, 0, 0.0, 0.0
+    for part in reply.payload.parts:
+        count, entropy, bits = part_bits(part, shapes, start)
+        entries, start, alike, coded = entries + count, start + part.size, alike + entropy, coded + bits
+    paper = -(-reply.payload.paper_bits // 8) + -(-labels // 8)
+    return Line(entries, len(data), paper, alike / max(entries, 1), coded / max(entries, 1))
+
+
+def part_bits(part: Part, shapes: list[tuple[int, ...]], start: int) -> tuple[int, float, float]:
+    """Entries sent, and the bits of what is entropy-coded about them: in theory and as written."""
+    sink = Sink()
+    if isinstance(part, Sparse | Ternary):
+        count = len(part.positions)
+        put_positions(sink, part.positions, blocks_of(shapes, start, start + part.size))
+        return count, log2_choices(part.size, count), sink.bits()
+    if isinstance(part, Levels):
+        wire.put_payload(sink, Payload((part,), True), [(part.size,)])
+        return part.size, entropy_bits(np.unique(part.levels, return_counts=True)[1]), sink.bits()
+    if isinstance(part, Signs):
+        ones = int(part.positive.sum())
+        put_subset(sink, np.flatnonzero(part.positive), part.size)
+        return part.size, entropy_bits([ones, part.size - ones]), min(sink.bits(), float(part.size))
+    return part.size, 0.0, 0.0
+
+
+def log2_choices(size: int, count: int) -> float:
+    """log2 C(size, count)."""
+    return (lgamma(size + 1) - lgamma(count + 1) - lgamma(size - count + 1)) / log(2)
+
+
+# ---------------------------------------------------------------------- time
+
+
+def times(experiment: Experiment, alone: Experiment, repeat: int) -> None:
+    """Print encoding and decoding as shares of the local training of one client, alone and in a block of 20."""
+    layout, u, ids = experiment.server.layout, experiment.initial(), tuple(range(20))
+    reply = trained(experiment, u, 1, ids)[3]
+    messages = {"dense": reply}
+    for name, compressor in NAMES.items():
+        messages[name], _ = compressed(experiment, u, reply, compressor, compressor.init_client(layout.num_weights))
+    training: dict[str, list[float]] = {"alone": [], "in a block": []}
+    spent: dict[str, list[float]] = {name: [] for name in messages}
+    for i in range(repeat):
+        for label, chosen, asked in (("alone", alone, (i % 20,)), ("in a block", experiment, ids)):
+            for updates in chosen.transport.exchange(Request(1, u, asked)):
+                training[label].append(float(updates.local_seconds[0]))
+        for name, message in messages.items():
+            began = time.perf_counter()
+            data = wire.encode_reply(layout, message)
+            wire.decode_reply(data, layout, RUN, message.round, message.client)
+            spent[name].append(time.perf_counter() - began)
+    one, many = (statistics.median(training[label]) for label in ("alone", "in a block"))
+    print(
+        f"\nencode + decode as a share of a client's local training ({1000 * one:.1f} ms alone, {1000 * many:.1f} in a block)"
+    )
+    print(f"{'':16} {'ms':>8} {'of alone':>9} {'of block':>9}")
+    for name, values in spent.items():
+        median = statistics.median(values)
+        print(f"{name:16} {1000 * median:8.2f} {median / one:9.3f} {median / many:9.3f}")
+
+
+if __name__ == "__main__":
+    main()

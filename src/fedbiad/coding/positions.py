@@ -1,0 +1,149 @@
+"""Positions in about as many bits as there is to tell: all alike, or by the rows and columns of a matrix.
+
+The largest changes of trained matrices share rows (units that learn) and columns (inputs that are on). A grid names the
+rows and columns that occur, how many entries each row has, and then each row's entries, with the columns of the rows
+before it as the more likely ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.coding.sink import Sink
+from fedbiad.coding.source import Source
+from fedbiad.coding.subsets import get_subset, put_subset
+from fedbiad.errors import WireError
+
+Blocks = Sequence[tuple[int, int]]
+"""The matrices (rows, columns) whose entries, one after the other, the positions count; a vector is one row."""
+
+SPARSEST = 256
+"""Cells of a grid an entry, at most: each costs about 40 ns."""
+SURE = 16
+"""No cell of a grid is taken to be filled with a probability above 1 - 1/16."""
+
+
+def put_positions(sink: Sink, positions: IntArray, blocks: Blocks) -> bool:
+    """Write strictly ascending positions, over all blocks at one density or block by block; True: by blocks."""
+    size = sum(rows * columns for rows, columns in blocks)
+    if len(positions) and (positions[0] < 0 or positions[-1] >= size or (np.diff(positions) <= 0).any()):
+        raise WireError(f"positions must ascend strictly within 0 .. {size - 1}")
+    flat, blocked = sink.branch(), sink.branch()
+    flat.varint(len(positions))
+    put_subset(flat, positions, size)
+    for start, (rows, columns) in _starts(blocks):
+        inside = positions[np.searchsorted(positions, start) : np.searchsorted(positions, start + rows * columns)]
+        _put_block(blocked, inside - start, rows, columns)
+    by_blocks = blocked.bits() < flat.bits()
+    sink.take(blocked if by_blocks else flat)
+    return by_blocks
+
+
+def get_positions(source: Source, blocks: Blocks, by_blocks: bool, room: int) -> IntArray:
+    """Read positions over blocks; the message has room for the values of `room` of them."""
+    if not by_blocks:
+        size = sum(rows * columns for rows, columns in blocks)
+        return get_subset(source, size, source.varint("the number of positions", min(size, room)))
+    found: list[IntArray] = [np.zeros(0, dtype=np.int64)]
+    for start, (rows, columns) in _starts(blocks):
+        found.append(start + _get_block(source, rows, columns, room))
+        room -= len(found[-1])
+    return np.concatenate(found)
+
+
+def _starts(blocks: Blocks) -> Iterator[tuple[int, tuple[int, int]]]:
+    start = 0
+    for rows, columns in blocks:
+        yield start, (rows, columns)
+        start += rows * columns
+
+
+# ---------------------------------------------------------------------- rows and columns
+
+
+def _put_block(sink: Sink, positions: IntArray, rows: int, columns: int) -> None:
+    """Write the positions of one block: as a grid if that is shorter."""
+    sink.varint(len(positions))
+    if not len(positions):
+        return
+    if rows == 1 or columns == 1:
+        put_subset(sink, positions, rows * columns)
+        return
+    flat, grid = sink.branch(), sink.branch()
+    flat.varint(0)
+    put_subset(flat, positions, rows * columns)
+    tried = _put_grid(grid, positions, rows, columns)
+    sink.take(grid if tried and grid.bits() < flat.bits() else flat)
+
+
+def _get_block(source: Source, rows: int, columns: int, room: int) -> IntArray:
+    count = source.varint("the number of positions", min(rows * columns, room))
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    occupied = 0 if rows == 1 or columns == 1 else source.varint("the number of rows", min(rows, count))
+    if not occupied:
+        return get_subset(source, rows * columns, count)
+    return _get_grid(source, rows, columns, count, occupied)
+
+
+def _put_grid(sink: Sink, positions: IntArray, rows: int, columns: int) -> bool:
+    """Rows that occur, entries in each (as the entries that begin a row), columns that occur, then row by row.
+
+    False: not written, too sparse to be worth the time.
+    """
+    row, column = np.divmod(positions, columns)
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    used_columns, column = np.unique(column, return_inverse=True)
+    if len(first) * len(used_columns) > SPARSEST * len(positions):
+        return False
+    sink.varint(len(first), len(used_columns))
+    put_subset(sink, row[first], rows)
+    put_subset(sink, first[1:] - 1, len(positions) - 1)
+    put_subset(sink, used_columns, columns)
+    counts = np.diff(first, append=len(positions))
+    seen = np.zeros(len(used_columns), dtype=np.int64)
+    for i in _fullest_first(counts):
+        filled = np.zeros(len(seen), dtype=np.int32)
+        filled[column[first[i] : first[i] + counts[i]]] = 1
+        if counts[i] < len(seen):
+            sink.code_each(filled, _cell_weights(seen, int(counts[i])))
+        seen += filled
+    return True
+
+
+def _get_grid(source: Source, rows: int, columns: int, count: int, occupied: int) -> IntArray:
+    width = source.varint("the number of columns", min(columns, count), 1)
+    used_rows = get_subset(source, rows, occupied)
+    first = np.concatenate([[0], get_subset(source, count - 1, occupied - 1) + 1])
+    used_columns = get_subset(source, columns, width)
+    counts = np.diff(first, append=count)
+    seen = np.zeros(width, dtype=np.int64)
+    positions = np.zeros(count, dtype=np.int64)
+    for i in _fullest_first(counts):
+        full = counts[i] == width
+        filled = np.ones(width, dtype=np.int32) if full else source.code_each(_cell_weights(seen, int(counts[i])))
+        if int(filled.sum()) != counts[i]:
+            raise WireError("a row does not have as many positions as were announced")
+        positions[first[i] : first[i] + counts[i]] = used_rows[i] * columns + used_columns[np.flatnonzero(filled)]
+        seen += filled
+    if not seen.all():
+        raise WireError("a column was announced that has no position")
+    return positions
+
+
+def _fullest_first(counts: IntArray) -> list[int]:
+    """Rows with many entries tell most about the columns."""
+    order: list[int] = np.argsort(-counts, kind="stable").tolist()
+    return order
+
+
+def _cell_weights(seen: IntArray, count: int) -> FloatArray:
+    """Weights [columns, empty or filled] in a row of `count` entries: 1 + s for a column seen s times before."""
+    total = int(seen.sum()) + len(seen)
+    filled = np.minimum(count * (1 + seen), total - total // SURE - 1)
+    weights = np.empty((len(seen), 2))
+    weights[:, 0], weights[:, 1] = total - filled, filled
+    return weights

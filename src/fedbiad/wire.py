@@ -1,0 +1,192 @@
+"""Messages as bytes: one versioned format for requests and replies, described byte by byte in docs/wire.md.
+
+    "FB", version, flags | run, round, client | report | pattern | parts, plain | range-coded stream | checksum
+
+The receiver knows the layout, the run and what it asked for; all that a message declares is checked against that, and
+against the bytes that are there, before anything is allocated. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import xxhash
+
+from fedbiad.coding import Sink, Source, get_pattern, get_payload, put_pattern, put_payload
+from fedbiad.coding.sink import Chunk, chunk_size, varint
+from fedbiad.errors import WireError
+from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
+from fedbiad.payloads import Dense, Payload
+from fedbiad.rows import Layout
+
+MAGIC = b"FB"
+VERSION = 1
+REPLY, DIFFERENCE = 1, 2
+PATTERN_SHIFT = 2
+"""Flags: bit 0 reply, bit 1 the payload is a difference, bits 2 and 3 how the pattern is coded (0: not sent)."""
+CHECKSUM_BYTES = 4
+LEAST = len(MAGIC) + 2 + 4 + CHECKSUM_BYTES
+MOST = 2**32 - 1
+"""Rounds, clients, samples and checks are below 2^32."""
+MOST_NOISE = 2**63 - 1
+
+
+def encode_request(layout: Layout, message: RequestMessage) -> bytes:
+    """The bytes of a request."""
+    return _seal(_request_chunks(layout, message))
+
+
+def encode_reply(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> bytes:
+    """The bytes of a reply to a request for the rows `assigned` (None: all)."""
+    return _seal(_reply_chunks(layout, message, assigned))
+
+
+def request_size(layout: Layout, message: RequestMessage) -> int:
+    """len(encode_request(...)), without joining the bytes."""
+    return _size(_request_chunks(layout, message))
+
+
+def reply_size(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> int:
+    """len(encode_reply(...)), without joining the bytes."""
+    return _size(_reply_chunks(layout, message, assigned))
+
+
+def decode_request(
+    data: bytes, layout: Layout, run: int, round_: int | None = None, client: int | None = None
+) -> RequestMessage:
+    """The request in `data`; WireError says why there is none. None: any round or client will do."""
+    source, flags, (found_run, found_round, found_client) = _open(data, False, run, round_, client)
+    pattern = _pattern(source, layout, flags, None)
+    payload = _payload(source, layout, flags, pattern)
+    if payload.difference or len(payload.parts) != 1 or not isinstance(payload.parts[0], Dense):
+        raise WireError("a request must carry the parameters themselves, in one dense part")
+    return RequestMessage(found_run, found_round, found_client, pattern, payload)
+
+
+def decode_reply(
+    data: bytes,
+    layout: Layout,
+    run: int,
+    round_: int | None = None,
+    client: int | None = None,
+    assigned: Rows | None = None,
+) -> ReplyMessage:
+    """The reply in `data` to a request for the rows `assigned` (None: all); WireError says why there is none."""
+    source, flags, (found_run, found_round, found_client) = _open(data, True, run, round_, client)
+    samples = source.varint("the number of samples", MOST)
+    loss = float(source.float32("the loss"))
+    checks = source.varint("the number of checks", MOST)
+    resampled = source.varint("the number of resampled patterns", checks)
+    weights = source.varint("the number of weights sampled", MOST_NOISE)
+    drawn = source.varint("the number of noise draws", weights)
+    pattern = _pattern(source, layout, flags, assigned)
+    payload = _payload(source, layout, flags, assigned if pattern is None else pattern)
+    report = Report(loss, checks, resampled, drawn, weights)
+    return ReplyMessage(found_run, found_round, found_client, samples, pattern, payload, report)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def _request_chunks(layout: Layout, message: RequestMessage) -> list[Chunk]:
+    return _chunks(layout, message, b"", 0, message.pattern)
+
+
+def _reply_chunks(layout: Layout, message: ReplyMessage, assigned: Rows | None) -> list[Chunk]:
+    report = message.report
+    counts = (report.checks, report.resampled, report.noise_weights, report.noise_drawn)
+    told = varint(message.samples) + struct.pack("<f", report.loss) + b"".join(map(varint, counts))
+    return _chunks(layout, message, told, REPLY, assigned if message.pattern is None else message.pattern)
+
+
+def _chunks(
+    layout: Layout, message: RequestMessage | ReplyMessage, told: bytes, flags: int, kept: Rows | None
+) -> list[Chunk]:
+    """Everything but the checksum, in order; large arrays are not copied."""
+    if not 0 <= message.run <= MOST:
+        raise WireError(f"the run's number {message.run} does not fit 32 bits")
+    body = Sink()
+    if message.pattern is not None:
+        if message.pattern.shape != (layout.num_rows,):
+            raise WireError(f"a pattern of shape {message.pattern.shape} for {layout.num_rows} rows")
+        flags |= put_pattern(body, message.pattern) << PATTERN_SHIFT
+    put_payload(body, message.payload, _kept_shapes(layout, kept))
+    flags |= DIFFERENCE * message.payload.difference
+    coded = body.coded()
+    head = MAGIC + bytes([VERSION, flags]) + struct.pack("<I", message.run)
+    head += varint(message.round) + varint(message.client) + told + varint(len(coded))
+    return [head, *body.plain, coded]
+
+
+def _kept_shapes(layout: Layout, kept: Rows | None) -> list[tuple[int, ...]]:
+    return list((layout.shapes if kept is None else layout.kept_shapes(kept)).values())
+
+
+def _seal(chunks: list[Chunk]) -> bytes:
+    """The chunks joined, and the checksum over them: one copy."""
+    buffers = [
+        chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).view(np.uint8).data for chunk in chunks
+    ]
+    state = xxhash.xxh3_64()
+    for buffer in buffers:
+        state.update(buffer)
+    return b"".join([*buffers, _checksum(state.intdigest())])
+
+
+def _checksum(digest: int) -> bytes:
+    return digest.to_bytes(8, "little")[:CHECKSUM_BYTES]
+
+
+def _size(chunks: list[Chunk]) -> int:
+    return sum(map(chunk_size, chunks)) + CHECKSUM_BYTES
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _open(
+    data: bytes, reply: bool, run: int, round_: int | None, client: int | None
+) -> tuple[Source, int, tuple[int, int, int]]:
+    """Check that the message is whole, ours and the one expected; a source that stands behind run, round and client."""
+    if len(data) < LEAST:
+        raise WireError(f"truncated: {len(data)} bytes, a message has at least {LEAST}")
+    if data[:2] != MAGIC:
+        raise WireError("not a message: it does not begin with FB")
+    if data[2] != VERSION:
+        raise WireError(f"version {data[2]} of the format; this is version {VERSION}")
+    whole = memoryview(data)
+    if _checksum(xxhash.xxh3_64_intdigest(whole[:-CHECKSUM_BYTES])) != data[-CHECKSUM_BYTES:]:
+        raise WireError("the checksum does not match: the message is damaged or truncated")
+    flags = data[3]
+    if flags >> PATTERN_SHIFT > 2:
+        raise WireError(f"unknown flags {flags:#04x}")
+    if bool(flags & REPLY) != reply:
+        raise WireError("a request where a reply was expected" if reply else "a reply where a request was expected")
+    found_run = int.from_bytes(data[4:8], "little")
+    if found_run != run:
+        raise WireError(f"run {found_run:08x}, not {run:08x}")
+    source = Source(whole[8:-CHECKSUM_BYTES])
+    found_round, found_client = source.varint("the round", MOST), source.varint("the client", MOST)
+    if round_ is not None and found_round != round_:
+        raise WireError(f"round {found_round}, not {round_}")
+    if client is not None and found_client != client:
+        raise WireError(f"client {found_client}, not {client}")
+    return source, flags, (found_run, found_round, found_client)
+
+
+def _pattern(source: Source, layout: Layout, flags: int, assigned: Rows | None) -> Rows | None:
+    """The rows of a message; where the coded stream begins is said before them."""
+    source.split(source.varint("the length of the coded stream", source.left))
+    if not flags >> PATTERN_SHIFT:
+        return None
+    pattern = get_pattern(source, layout.num_rows, flags >> PATTERN_SHIFT)
+    if assigned is not None and (pattern & ~assigned).any():
+        raise WireError("the pattern holds rows that were not assigned")
+    return pattern
+
+
+def _payload(source: Source, layout: Layout, flags: int, kept: Rows | None) -> Payload:
+    payload = get_payload(source, _kept_shapes(layout, kept), bool(flags & DIFFERENCE))
+    source.finish()
+    return payload
