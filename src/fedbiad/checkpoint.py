@@ -3,8 +3,8 @@
 A checkpoint is a safetensors file (no pickle) named after its round and the hash of its content, written atomically;
 random streams are keyed, so they need no saving. A file holds U_r and the server's state whole, but of the clients'
 states only those that changed since the file before it, which it names by hash; once such files together outweigh a
-whole one, a whole one is written. Kept are the files behind the last checkpoint and behind the last one that shares none
-with it: whichever file is damaged, there is a checkpoint before it to fall back to.
+whole one, a whole one is written. Kept are the files behind the last checkpoint and behind the last one that shares
+none with it: whichever file is damaged, there is a checkpoint before it to fall back to.
 """
 
 from __future__ import annotations

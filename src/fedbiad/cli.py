@@ -26,7 +26,11 @@ from fedbiad.errors import DataError, FedbiadError, PlanError
 from fedbiad.experiment import LAST, Record
 from fedbiad.files import safe_name
 from fedbiad.plan import Plan
-from fedbiad.progress import Reporter, bars, megabytes
+from fedbiad.progress import Reporter, StageProgress, bars, megabytes
+from fedbiad.report import write_report
+from fedbiad.reproduce import DATA, TABLES, Reproduction
+from fedbiad.reproduce import reproduce as _reproduce
+from fedbiad.results import write_results
 from fedbiad.rundir import RunDir
 
 app = typer.Typer(
@@ -117,6 +121,48 @@ def compare(
         print(json.dumps({"plan": plans.to_dict(base), "rows": rows}, indent=2))
     else:
         _show_table(base, rows)
+
+
+@app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
+    data: Annotated[str, typer.Option(help="Comma-separated data sets.")] = ",".join(DATA),
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1,2",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the paper's.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the runs go; a reproduction found there goes on.")]
+    = Path("runs/reproduce"),
+    results: Annotated[Path, typer.Option(help="Where the result files go.")] = Path("results"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one core each.")] = os.cpu_count() or 1,
+    quiet: QuietOption = False,
+) -> None:  # fmt: skip
+    """Reproduce a table of the paper: search each method's learning rate on validation data, then test with seeds."""
+    stop = _stop_on_ctrl_c()
+    for name in (part.strip() for part in data.split(",")):
+        todo = Reproduction(table, name, out, tuple(_seeds(seeds)), rounds)
+        with StageProgress(f"{table} {name}", quiet) as progress:
+            path = _reproduce(todo, jobs, results, progress, stop)
+        if path is None:
+            _fail("stopped; the same command goes on", INTERRUPTED)
+        print(f"wrote {path}; `fedbiad results` makes the page")
+
+
+@app.command()
+def results(
+    source: Annotated[Path, typer.Option("--from", help="Directory of the result files.")] = Path("results"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("docs/results.md"),
+) -> None:
+    """Write the page of results from the result files of `reproduce`."""
+    print(f"wrote {write_results(source, out)}")
+
+
+@app.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, or directories of runs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page, one file that opens offline.")]
+    = Path("report.html"),
+) -> None:  # fmt: skip
+    """Write a page with curves, bars, tables and row maps of runs."""
+    print(f"wrote {write_report(directories, out)}")
 
 
 @app.command()
@@ -290,8 +336,8 @@ def _show_table(base: Plan, rows: list[dict[str, Any]]) -> None:
     target = "" if base.target_accuracy is None else f"; TTA: time to {base.target_accuracy:.0%} accuracy"
     console.print(
         "Bytes are per client and round: encoded = length of the real message, paper = 32-bit values, 64-bit "
-        f"positions, 1-bit labels. LTTR: local training time in a round{target} on links of {base.network.uplink:g} up and "
-        f"{base.network.downlink:g} Mbit/s down.", highlight=False, style="dim",
+        f"positions, 1-bit labels. LTTR: local training time in a round{target} on links of {base.network.uplink:g} "
+        f"up and {base.network.downlink:g} Mbit/s down.", highlight=False, style="dim",
     )  # fmt: skip
     for line in comparison.verdicts(rows):
         console.print("Verdict: " + line, highlight=False, soft_wrap=True)

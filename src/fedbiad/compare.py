@@ -75,7 +75,11 @@ def _essence(plan: Plan) -> dict[str, Any]:
 
 
 def run(
-    todo: Sequence[Cell], jobs: int, on_progress: Callable[[Cell, int], None], stop: Callable[[], bool]
+    todo: Sequence[Cell],
+    jobs: int,
+    on_progress: Callable[[Cell, int], None],
+    stop: Callable[[], bool],
+    on_finish: Callable[[Cell], None] = lambda _: None,
 ) -> list[Record]:
     """Run all cells, `jobs` at a time; returns their summaries in order, or raises after the first that failed."""
     check(todo)
@@ -99,6 +103,8 @@ def run(
                     code = process.poll()
                     if code is not None:
                         active.remove(entry)
+                        if code == 0:
+                            on_finish(cell)
                         if code not in (0, INTERRUPTED) and not told:
                             raise RunError(f"{cell.name} failed:\n{log.read_text().strip()}")
         finally:

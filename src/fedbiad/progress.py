@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -70,3 +71,34 @@ class Reporter:
         each = (time.monotonic() - self._began) / max(round_ - self._done, 1)
         minutes, seconds = divmod(int(each * (self._rounds - round_) + 0.5), 60)
         return f"left {minutes}:{seconds:02d}"
+
+
+class StageProgress:
+    """Shows how far the runs of a stage are: one bar on a terminal, a line for every finished run elsewhere."""
+
+    def __init__(self, label: str, quiet: bool = False) -> None:
+        self._label, self._quiet = label, quiet
+        self._live = sys.stderr.isatty() and not quiet
+        self._progress = bars(Console(stderr=True, quiet=not self._live))
+        self._task = self._progress.add_task(label, total=None, figures="")
+        self._done: dict[str, int] = {}
+        self._stage = ""
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def __call__(self, stage: str, totals: Mapping[str, int], before: Mapping[str, int], run: str, rounds: int) -> None:
+        """The runs of the stage with their rounds, the rounds there were before, and how far one of them is now."""
+        if stage != self._stage:
+            self._stage, self._done = stage, dict(before)
+        if rounds == totals[run] and self._done[run] < rounds and not self._live and not self._quiet:
+            print(f"{self._label} {stage}: {run} done", file=sys.stderr, flush=True)
+        self._done[run] = rounds
+        self._progress.update(
+            self._task, description=f"{self._label} {stage}", total=sum(totals.values()),
+            completed=sum(self._done.values()), figures=run,
+        )  # fmt: skip

@@ -6,23 +6,44 @@ A `Slice` is one index of one axis of one parameter, a `RowGroup` the slices tha
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from fedbiad.arrays import FloatArray, IntArray, Params, Pattern, Shapes
 from fedbiad.errors import LayoutError
 
-RowKind = Literal["units", "weight-rows", "units-and-classes"]
-"""What one label drops: a hidden unit (row, bias, the next layer's column), one bare weight row, or as units and also
-the output layer's rows (one a class)."""
+ROW_KINDS = (
+    "units", "weight-rows", "units-and-classes", "paper", "embedding-columns", "embedding-words", "gates-ih",
+    "gates-hh", "lstm-units", "output-columns", "output-words",
+)  # fmt: skip
+
+
+def _known_rows(rows: str) -> str:
+    """Every part of the name is a kind that some model has."""
+    for part in rows.split("+"):
+        if part not in ROW_KINDS:
+            close = difflib.get_close_matches(part, ROW_KINDS, n=1, cutoff=0.4)
+            context = {"kinds": ", ".join(ROW_KINDS), "meant": f" (did you mean {close[0]!r}?)" if close else ""}
+            raise PydanticCustomError(
+                "row_kind", "input should be one of {kinds}, or several joined by '+'{meant}", context
+            )
+    return rows
+
+
+RowKind = Annotated[str, AfterValidator(_known_rows)]
+"""What one label drops: `units` (row, bias, the next layer's column), `weight-rows` (one bare row each),
+`units-and-classes` (as units, and the output layer's rows, one a class), or a model's own kinds, joined by "+"."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
+from fedbiad.errors import LayoutError
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
+
+PLAIN_KINDS = ("units", "weight-rows", "units-and-classes")
+"""The kinds of rows of a feed-forward network."""
 
 Head = Callable[[Tensor], Tensor]
 """From outputs [clients, batch, classes] to each client's loss [clients]."""
@@ -76,8 +80,12 @@ class Model:
 
     @property
     def compacts(self) -> bool:
-        """Whether `forward` also runs on compact sub-models."""
+        """Whether `forward` also runs on compact sub-models, whatever the layout."""
         return True
+
+    def compacts_rows(self, layout: Layout) -> bool:
+        """Whether it does for this layout, if not for every one."""
+        return self.compacts
 
     @property
     def dropout_sites(self) -> dict[str, int]:
@@ -100,6 +108,12 @@ def masked_units(activations: Tensor, site: str, unit_masks: dict[str, Tensor]) 
     """Ordinary dropout at a site, if it is on."""
     mask = unit_masks.get(site)
     return activations if mask is None else activations * mask
+
+
+def require_kind(model: Model, rows: RowKind, kinds: tuple[str, ...] = PLAIN_KINDS) -> None:
+    """Refuse a kind of rows that the model does not have."""
+    if rows not in kinds:
+        raise LayoutError(f"rows = {rows!r} is not known to {type(model).__name__}; it has {', '.join(kinds)}")
 
 
 def unit_group(layer: str, following: str, size: int, rows: RowKind, span: int = 1) -> RowGroup:

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.models.base import Model, class_rows, linear, masked_units, unit_group
+from fedbiad.models.base import Model, class_rows, linear, masked_units, require_kind, unit_group
 from fedbiad.rows import Layout, RowKind
 
 KERNEL = 5
@@ -55,6 +55,7 @@ class CNN(Model):
         return linear(params, "output", x)
 
     def layout(self, rows: RowKind) -> Layout:
+        require_kind(self, rows)
         first, second = self.filters
         groups = [
             unit_group("conv1", "conv2", first, rows),

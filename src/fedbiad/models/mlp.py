@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.models.base import Gradients, Head, Model, Outer, class_rows, linear, masked_units, unit_group
+from fedbiad.models.base import (
+    Gradients,
+    Head,
+    Model,
+    Outer,
+    class_rows,
+    linear,
+    masked_units,
+    require_kind,
+    unit_group,
+)
 from fedbiad.rows import Layout, RowKind
 
 
@@ -58,6 +68,7 @@ class MLP(Model):
         return losses.detach(), gradients
 
     def layout(self, rows: RowKind) -> Layout:
+        require_kind(self, rows)
         groups = [unit_group(f"layer{i}", f"layer{i + 1}", size, rows) for i, size in enumerate(self.hidden, start=1)]
         if rows != "units":
             groups.append(class_rows(f"layer{len(self.hidden) + 1}", self.outputs))

@@ -29,7 +29,8 @@ function groupPanels(place, section) {
   const hidden = new Set();
   const own = [];
   const changed = () => own.forEach((redraw) => redraw());
-  const legend = (used) => keys(groups.flatMap((g, i) => (used(g) ? [{ name: g.label, look: looks[i] }] : [])), hidden, changed);
+  const entries = groups.map((g, i) => ({ name: g.label, look: looks[i], group: g }));
+  const legend = (used) => keys(entries.filter((entry) => used(entry.group)), hidden, changed);
   const several = groups.some((g) => Math.max(0, ...g.accuracy.n, ...g.loss.n) > 1);
   const band = several ? " Lines are means over the seeds, bands reach from the lowest seed to the highest." : "";
   const lines = (key, xs, unit) =>
@@ -69,7 +70,9 @@ function uploadPanel(place, section, legend, lines) {
     controls: section.counts.length > 1 ? [choice("Count of bytes:", section.counts, count, pick)] : [],
     draw: () => ({
       traces: lines("accuracy", (g) => g.uploaded[count], "%{x:.4~g} MB, round %{customdata[0]}"),
-      layout: layout("uploaded by all clients so far (MB)", "accuracy", { yaxis: PERCENT, xaxis: { rangemode: "tozero" } }),
+      layout: layout("uploaded by all clients so far (MB)", "accuracy", {
+        yaxis: PERCENT, xaxis: { rangemode: "tozero" },
+      }),
       text: `What all clients together have uploaded up to a round, by the “${count}” count; 1 MB is 10⁶ bytes. ` +
         "Further left for the same accuracy is better.",
     }),
@@ -129,7 +132,8 @@ function timePanels(place, section, looks) {
   if (section.target !== null) {
     let target = section.target;
     let redraw = null;
-    const field = el("input", { type: "number", min: "0", max: "100", step: "any", value: String(Number((100 * target).toPrecision(6))) });
+    const start = String(Number((100 * target).toPrecision(6)));
+    const field = el("input", { type: "number", min: "0", max: "100", step: "any", value: start });
     field.addEventListener("input", () => {
       if (!field.checkValidity() || field.value === "") return;
       target = Number(field.value) / 100 - 1e-12; // 90 in the field must not become 0.9000000000000001
@@ -139,7 +143,8 @@ function timePanels(place, section, looks) {
       name: "tta", title: "Time to accuracy (TTA)",
       controls: [el("div", { class: "controls" }, el("label", {}, "Target accuracy (%)", field))],
       text: "Time until the first round with at least the target accuracy: each round counts its slowest client's " +
-        "download, training and upload, then the aggregation. Bars are means of the seeds that reach it, points are seeds.",
+        "download, training and upload, then the aggregation. Bars are means of the seeds that reach it, points " +
+        "are seeds.",
       draw: () => bars(section.groups, looks, (g) => g.times.map((run) => timeTo(run, target))),
     });
   }

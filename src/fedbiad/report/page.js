@@ -48,7 +48,8 @@ function swatch(look) {
   const box = el("span", { "aria-hidden": "true", style: "display:inline-flex" });
   const line = `<path d="M0,7H30" stroke="${colour}" stroke-width="2.5" fill="none" stroke-dasharray="${look.dash}"/>`;
   const mark = look.marker
-    ? `<path d="${SHAPES[look.marker]}" transform="translate(15 7) scale(2)" stroke="${colour}" fill="${colour}"/>` : "";
+    ? `<path d="${SHAPES[look.marker]}" transform="translate(15 7) scale(2)" stroke="${colour}" fill="${colour}"/>`
+    : "";
   box.innerHTML = `<svg width="30" height="14">${line}${mark}</svg>`;
   return box;
 }
@@ -75,7 +76,8 @@ function keys(entries, hidden, changed) {
 function choice(label, options, picked, changed) {
   const row = el("div", { class: "controls choice", role: "group", "aria-label": label }, label);
   for (const option of options) {
-    const button = el("button", { type: "button", "data-choice": option, "aria-pressed": String(option === picked) }, option);
+    const pressed = String(option === picked);
+    const button = el("button", { type: "button", "data-choice": option, "aria-pressed": pressed }, option);
     button.addEventListener("click", () => {
       for (const other of row.querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button));
       changed(option);

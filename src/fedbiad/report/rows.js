@@ -22,7 +22,8 @@ function mapPanel(place, runs) {
           hovertemplate: "row %{y}, round %{x}<br>uploaded by %{z} % of the clients<extra></extra>",
         }],
         layout: layout("round", "row", {
-          xaxis: { showgrid: false, automargin: false, title: { text: "round" } }, yaxis: { showgrid: false, autorange: "reversed" },
+          xaxis: { showgrid: false, automargin: false, title: { text: "round" } },
+          yaxis: { showgrid: false, autorange: "reversed" },
           shapes: staged ? [{
             type: "line", x0: stage + 0.5, x1: stage + 0.5, yref: "paper", y0: 0, y1: 1,
             line: { color: "#ffffff", width: 2, dash: "dash" },
@@ -63,7 +64,8 @@ function trend(run, hidden) {
     edges.push(done + 0.5);
   }
   edges.pop();
-  const dashed = marks.x.length ? "; dashed lines mark where it changed its dropping pattern." : "; it never changed its dropping pattern.";
+  const changes = marks.x.length ? "dashed lines mark where it changed" : "it never changed";
+  const numbers = run.watched.rounds.map((r) => r.round).join(", ");
   return {
     traces: [
       {
@@ -84,8 +86,8 @@ function trend(run, hidden) {
       })),
     }),
     title: `Loss trend of client ${run.watched.client}`,
-    text: `Loss of each mini-batch of client ${run.watched.client} in rounds ${run.watched.rounds.map((r) => r.round).join(", ")}, ` +
-      `the only ones it was selected in. Dotted lines part the rounds${dashed}`,
+    text: `Loss of each mini-batch of client ${run.watched.client} in rounds ${numbers}, the only ones it was ` +
+      `selected in. Dotted lines part the rounds; ${changes} its dropping pattern.`,
   };
 }
 
@@ -128,7 +130,8 @@ function scorePanel(place, runs) {
         }],
         layout: layout("row", "score", { yaxis: { rangemode: "tozero" } }),
         title: `Scores of rows, client ${client}`,
-        text: `How much each row matters to client ${client}, as it remembers after round ${round}; in stage two it keeps the highest.`,
+        text: `How much each row matters to client ${client}, as it remembers after round ${round}; in stage two it ` +
+          "keeps the highest.",
       };
     },
   });

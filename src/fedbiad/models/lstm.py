@@ -1,0 +1,199 @@
+"""A word-level LSTM language model: embedding, LSTM layers, output; its rows are chosen group by group, by name.
+
+Tokens [clients, batch, time] give logits [clients, batch x time, words], time running fastest; targets come in the
+same order [clients, batch x time].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbiad.arrays import Params, Shapes
+from fedbiad.errors import LayoutError
+from fedbiad.models.base import Model, class_rows, linear, masked_units, require_kind
+from fedbiad.rows import Layout, RowGroup, RowKind, Slice
+from fedbiad.theory import Structure
+
+ALIASES = {
+    "units": ("lstm-units",),
+    "weight-rows": ("embedding-words", "gates-ih", "gates-hh", "output-words"),
+    "units-and-classes": ("lstm-units", "output-words"),
+    "paper": ("embedding-columns", "gates-hh", "output-columns"),
+}
+"""Short names. `paper`: what the sizes in the paper's tables imply; `weight-rows`: the rows of every matrix."""
+
+State = list[tuple[Tensor, Tensor]]
+"""(h, c) of every layer, each [clients, batch, units]."""
+
+
+@dataclass(frozen=True)
+class LSTM(Model):
+    """`vocabulary` words -> `embedding` -> `layers` of `hidden` units -> logits; gates in torch's order i, f, g, o."""
+
+    vocabulary: int
+    embedding: int = 300
+    hidden: int = 300
+    layers: int = 2
+
+    @property
+    def shapes(self) -> Shapes:
+        shapes: Shapes = {"embedding.weight": (self.vocabulary, self.embedding)}
+        for i, width in enumerate((self.embedding, *[self.hidden] * (self.layers - 1)), start=1):
+            shapes[f"lstm{i}.weight_ih"] = (4 * self.hidden, width)
+            shapes[f"lstm{i}.weight_hh"] = (4 * self.hidden, self.hidden)
+            shapes[f"lstm{i}.bias_ih"] = (4 * self.hidden,)
+            shapes[f"lstm{i}.bias_hh"] = (4 * self.hidden,)
+        shapes["output.weight"] = (self.vocabulary, self.hidden)
+        shapes["output.bias"] = (self.vocabulary,)
+        return shapes
+
+    def init(self, stream: np.random.Generator) -> Params:
+        """U_0: embedding and output uniform within 0.1, the output's bias 0, the LSTM within 1/sqrt(hidden)."""
+        bounds = {"embedding.weight": 0.1, "output.weight": 0.1, "output.bias": 0.0}
+        params: Params = {}
+        for name, shape in self.shapes.items():
+            bound = bounds.get(name, self.hidden**-0.5)
+            params[name] = torch.from_numpy(stream.uniform(-bound, bound, shape).astype(np.float32))
+        return params
+
+    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+        """Logits [clients, batch x time, words] of sequences that begin with the state 0.
+
+        A unit's mask holds for all time steps of its sequence: `unit_masks` are [clients, batch, units].
+        """
+        self._require_whole_reads(params)
+        return self.run(params, inputs, unit_masks, self.initial_state(params, inputs.shape[1]))[0]
+
+    def initial_state(self, params: Params, batch: int) -> State:
+        """The state 0."""
+        widths = [params[f"lstm{i}.weight_hh"] for i in self._layers]
+        return [(w.new_zeros(len(w), batch, w.shape[2]), w.new_zeros(len(w), batch, w.shape[2])) for w in widths]
+
+    def run(self, params: Params, tokens: Tensor, unit_masks: dict[str, Tensor], state: State) -> tuple[Tensor, State]:
+        """Logits for tokens [clients, batch, time] that follow on `state`, and the state after them."""
+        masks = {site: mask.unsqueeze(1) for site, mask in unit_masks.items()}  # the same at every time step
+        clients = torch.arange(len(tokens))[:, None, None]
+        x = params["embedding.weight"][clients, tokens.transpose(1, 2)]  # [clients, time, batch, units] from here on
+        x = masked_units(x, "embedding", masks)
+        after: State = []
+        for i, before in zip(self._layers, state, strict=True):
+            x, last = _layer(params, f"lstm{i}", x, before)
+            x = masked_units(x, f"lstm{i}", masks)
+            after.append(last)
+        return linear(params, "output", x.transpose(1, 2).flatten(1, 2)), after
+
+    def layout(self, rows: RowKind) -> Layout:
+        """Row groups by name, several joined by "+" in any order; see `row_groups` and `ALIASES`."""
+        groups = self.row_groups()
+        chosen: list[str] = []
+        for name in rows.split("+"):
+            require_kind(self, name, (*ALIASES, *groups))
+            chosen += ALIASES.get(name, (name,))
+        problems = [f"{name} is named twice" for name in groups if chosen.count(name) > 1]
+        for first, second in combinations([name for name in groups if name in chosen], 2):
+            shared = sorted(_axes(groups[first]) & _axes(groups[second]))
+            if shared:
+                param, axis = shared[0]
+                problems.append(f"{first} and {second} both have axis {axis} of {param!r}: choose one of them")
+        if problems:
+            raise LayoutError(f"rows = {rows!r}: {'; '.join(problems)}")
+        return Layout(self.shapes, tuple(g for name, own in groups.items() if name in chosen for g in own))
+
+    def row_groups(self) -> dict[str, tuple[RowGroup, ...]]:
+        """Every kind of row, by name.
+
+        embedding-columns: a column of the embedding; what the first layer reads of it is idle meanwhile.
+        embedding-words: a word's vector.
+        gates-ih, gates-hh: one row of W_ih or W_hh, so that one gate of one unit is blind to the layer below or to the
+          past. Its biases, which are no connections, stay: the gate then follows from the rest of its pre-activation.
+        lstm-units: a unit with its four gates, their biases, and all columns that read it (dropped, it outputs 0).
+        output-columns: the output layer does not read a unit; the LSTM goes on using it.
+        output-words: a word's row and bias in the output layer (dropped, its logit is 0).
+
+        Factor 1/(1-p): on what the next layer reads (columns; words' vectors), and on gate rows, whose contribution to
+        a pre-activation then keeps its mean (no more: a sigmoid is not homogeneous). Logits take none.
+        """
+        reads = Slice("lstm1.weight_ih", 1)
+        columns = Slice("embedding.weight", 1, scaled=True)
+        words = Slice("embedding.weight", 0, scaled=True)
+        output = Slice("output.weight", 1, scaled=True)
+        return {
+            "embedding-columns": (RowGroup("embedding", self.embedding, (columns,), idle=(reads,)),),
+            "embedding-words": (RowGroup("embedding-words", self.vocabulary, (words,)),),
+            "gates-ih": tuple(self._gate_rows(f"lstm{i}.weight_ih") for i in self._layers),
+            "gates-hh": tuple(self._gate_rows(f"lstm{i}.weight_hh") for i in self._layers),
+            "lstm-units": tuple(self._units(i) for i in self._layers),
+            "output-columns": (RowGroup("output-columns", self.hidden, (output,)),),
+            "output-words": (class_rows("output", self.vocabulary),),
+        }
+
+    @property
+    def compacts(self) -> bool:
+        return False
+
+    def compacts_rows(self, layout: Layout) -> bool:
+        """Only where sizes alone say what is read: other rows leave a part of the layer that others go on using."""
+        compact = {"embedding", "output", *(f"lstm{i}" for i in self._layers)}
+        return all(group.name in compact for group in layout.groups)
+
+    @property
+    def dropout_sites(self) -> dict[str, int]:
+        """The inputs of every LSTM layer and of the output layer, named after what they are read from."""
+        return {"embedding": self.embedding} | {f"lstm{i}": self.hidden for i in self._layers}
+
+    @cached_property
+    def structure(self) -> Structure:
+        """d and D are the widths a word's vector and a layer have; J counts the rows of all matrices."""
+        rows = 2 * self.vocabulary + self.layers * 8 * self.hidden
+        return Structure(inputs=self.embedding, width=self.hidden, layers=self.layers + 2, rows=rows)
+
+    @property
+    def _layers(self) -> range:
+        return range(1, self.layers + 1)
+
+    def _gate_rows(self, param: str) -> RowGroup:
+        return RowGroup(param, 4 * self.hidden, (Slice(param, 0, scaled=True),))
+
+    def _units(self, i: int) -> RowGroup:
+        own = tuple(Slice(f"lstm{i}.{part}", 0, repeat=4) for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        following = f"lstm{i + 1}.weight_ih" if i < self.layers else "output.weight"
+        read = (Slice(f"lstm{i}.weight_hh", 1, scaled=True), Slice(following, 1, scaled=True))
+        return RowGroup(f"lstm{i}", self.hidden, (*own, *read))
+
+    def _require_whole_reads(self, params: Params) -> None:
+        """Refuse a compact sub-model whose sizes do not say what is read."""
+        units = [params[f"lstm{i}.weight_hh"].shape[2] for i in self._layers]
+        gates = [params[f"lstm{i}.weight_{part}"].shape[1] for i in self._layers for part in ("ih", "hh")]
+        whole = params["embedding.weight"].shape[1] == self.vocabulary and params["output.weight"].shape[2] == units[-1]
+        if not whole or gates != [4 * size for size in units for _ in ("ih", "hh")]:
+            raise LayoutError(
+                "of an LSTM's rows only embedding-columns, lstm-units and output-words run in the compact step; "
+                "use form = 'masked'"
+            )
+
+
+def _layer(
+    params: Params, name: str, inputs: Tensor, state: tuple[Tensor, Tensor]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """One layer over all time steps: its outputs [clients, time, batch, units] and its last state."""
+    h, c = state
+    bias = (params[f"{name}.bias_ih"] + params[f"{name}.bias_hh"]).unsqueeze(1)
+    given = torch.baddbmm(bias, inputs.flatten(1, 2), params[f"{name}.weight_ih"].transpose(1, 2))
+    recurrent = params[f"{name}.weight_hh"].transpose(1, 2)
+    outputs = []
+    for now in given.view(*inputs.shape[:3], -1).unbind(1):
+        i, f, g, o = torch.baddbmm(now, h, recurrent).chunk(4, dim=2)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs, dim=1), (h, c)
+
+
+def _axes(groups: tuple[RowGroup, ...]) -> set[tuple[str, int]]:
+    return {(part.param, part.axis) for group in groups for part in (*group.slices, *group.idle)}

@@ -1,0 +1,158 @@
+"""docs/results.md from the result files: the paper's figures beside ours."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from fedbiad.errors import DataError
+from fedbiad.files import write_atomically
+from fedbiad.progress import megabytes
+
+Result = dict[str, Any]
+
+PRINTED: dict[tuple[str, str], dict[str, tuple[float, float, str]]] = {
+    ("table1", "mnist"): {
+        "FedAvg": (95.06, 0.03, "531 KB"),
+        "FedDrop": (95.03, 0.05, "424 KB"),
+        "AFD": (94.49, 0.10, "424 KB"),
+        "FedMP": (95.09, 0.03, "477 KB"),
+        "FjORD": (94.93, 0.08, "437 KB"),
+        "HeteroFL": (94.98, 0.06, "432 KB"),
+        "FedBIAD": (95.20, 0.11, "424 KB"),
+    },
+    ("table1", "fmnist"): {
+        "FedAvg": (81.18, 1.09, "1.1 MB"),
+        "FedDrop": (81.12, 0.47, "530 KB"),
+        "AFD": (82.37, 0.37, "530 KB"),
+        "FedMP": (82.40, 0.26, "862 KB"),
+        "FjORD": (82.64, 0.10, "718 KB"),
+        "HeteroFL": (82.68, 0.51, "685 KB"),
+        "FedBIAD": (83.59, 0.13, "530 KB"),
+    },
+    ("table2", "mnist"): {
+        "FedPAQ": (94.90, 0.09, "129 KB"),
+        "SignSGD": (92.04, 0.55, "16 KB"),
+        "STC": (90.56, 0.17, "3 KB"),
+        "DGC": (94.84, 0.11, "3 KB"),
+        "AFD+DGC": (94.39, 0.20, "2 KB"),
+        "Fjord+DGC": (94.93, 0.03, "2 KB"),
+        "FedBIAD+DGC": (95.22, 0.11, "2 KB"),
+    },
+    ("table2", "fmnist"): {
+        "FedPAQ": (78.64, 0.02, "258 KB"),
+        "SignSGD": (76.57, 0.43, "33 KB"),
+        "STC": (81.13, 0.43, "6 KB"),
+        "DGC": (80.64, 0.09, "4 KB"),
+        "AFD+DGC": (81.96, 0.43, "3 KB"),
+        "Fjord+DGC": (82.16, 0.56, "3 KB"),
+        "FedBIAD+DGC": (82.96, 0.03, "3 KB"),
+    },
+}
+"""Accuracy in per cent, its spread and the upload a round, as the paper prints them."""
+
+TITLES = {"table1": "Table 1: dropout methods", "table2": "Table 2: sketched compression"}
+NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST"}
+HEAD = """# Results
+
+Made by `fedbiad results` from the files in `results/`, which `fedbiad reproduce TABLE` writes. Nothing here is typed in
+but the paper's own figures.
+
+"""
+
+
+def write_results(source: Path, out: Path) -> Path:
+    """The page from all result files in a directory."""
+    found = [_read(path) for table in TITLES for path in sorted(source.glob(f"{table}-*.json"), reverse=True)]
+    if not found:
+        raise DataError(f"{source} holds no result file; make one with `fedbiad reproduce table1`")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, (HEAD + "\n".join(line for result in found for line in section(result))).encode())
+    return out
+
+
+def _read(path: Path) -> Result:
+    try:
+        result: Result = json.loads(path.read_text())
+    except ValueError:
+        raise DataError(f"{path} is damaged; remove it and run `fedbiad reproduce` again") from None
+    return result
+
+
+def section(result: Result) -> list[str]:
+    """One table of one data set."""
+    plan, search = result["plan"], result["search"]
+    lines = [f"## {TITLES[result['table']]}, {NAMES[result['data']]}", ""]
+    lines += _paragraph(
+        f"{plan['rounds']} rounds, {plan['data']['clients']} clients, p = {plan['dropout_rate']}, inputs of "
+        f"{plan['data']['image_size']} x {plan['data']['image_size']}; seeds {', '.join(map(str, result['seeds']))}, "
+        f"mean ± sample standard deviation of the last round's test accuracy. Learning rate of every method from the "
+        f"same {len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}): best mean of the last "
+        f"five of {search['rounds']} rounds on validation data, seed {search['seed']}. Upload and download of one "
+        f"client and round: `paper` counts 32-bit values, 64-bit positions and 1-bit labels, `encoded` is the length "
+        f"of the real message. Torch {result['versions']['torch']}."
+    )
+    columns = ("method", "paper: accuracy", "ours: accuracy", "mean of last five", "lr", "paper: upload",
+               "ours: `paper`", "ours: `encoded`", "download", "LTTR", "TTA")  # fmt: skip
+    lines += ["", "| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    printed = PRINTED[result["table"], result["data"]]
+    lines += [_row(row, printed[row["label"]], max(search["rates"]), min(search["rates"])) for row in result["rows"]]
+    target = plan.get("target_accuracy")
+    notes = [f"TTA: seconds until {100 * target:.0f} % accuracy by the paper's links; - where a seed never got there."]
+    notes += ["A learning rate with * is at the end of the grid."]
+    return [*lines, "", *_paragraph(" ".join(notes)), "", *_order(result), ""]
+
+
+def _row(row: Result, printed: tuple[float, float, str], highest: float, lowest: float) -> str:
+    accuracy, spread, size = printed
+    up, down, tta, rate = (
+        row["upload_per_client"],
+        row["download_per_client"],
+        row["time_to_accuracy"],
+        row["learning_rate"],
+    )
+    cells = (
+        f"{row['label']} (`{row['method']}`)", f"{accuracy:.2f} ± {spread:.2f}", _percent(row, "accuracy"),
+        _percent(row, "accuracy_last_five"), f"{rate:g}{'*' if rate in (highest, lowest) else ''}", size,
+        megabytes(up["paper"]), megabytes(up["encoded"]), megabytes(down["encoded"]), f"{1e3 * row['lttr']:.1f} ms",
+        "-" if tta is None else f"{tta:.1f} s",
+    )  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def _order(result: Result) -> list[str]:
+    """Where the paper's order does not come out: pairs it orders the other way by more than both spreads."""
+    printed = PRINTED[result["table"], result["data"]]
+    ours = {row["label"]: (100 * row["accuracy"], 100 * (row["accuracy_std"] or 0.0)) for row in result["rows"]}
+    best = max(ours, key=lambda label: ours[label][0])
+    said = max(printed, key=lambda label: printed[label][0])
+    other = []
+    for one, two in combinations(ours, 2):
+        high, low = (one, two) if printed[one][0] > printed[two][0] else (two, one)
+        theirs = printed[high][0] - printed[low][0] > printed[high][1] + printed[low][1]
+        turned = ours[low][0] - ours[high][0] > ours[low][1] + ours[high][1]
+        if theirs and turned:
+            other.append(f"{high} above {low}")
+    text = f"Best in the paper: {said}; here: {best}."
+    if other:
+        text += " The paper has, beyond both spreads, what comes out the other way here beyond both: "
+        return _paragraph(text + ", ".join(other) + ".")
+    return _paragraph(text + " No pair comes out the other way beyond both spreads.")
+
+
+def _percent(row: Result, key: str) -> str:
+    spread = row[f"{key}_std"]
+    return f"{100 * row[key]:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
+
+
+def _paragraph(text: str, width: int = 120) -> list[str]:
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    return [*lines, line]
