@@ -22,9 +22,10 @@ from fedbiad.rows import Layout
 
 MAGIC = b"FB"
 VERSION = 1
-REPLY, DIFFERENCE = 1, 2
-PATTERN_SHIFT = 2
-"""Flags: bit 0 reply, bit 1 the payload is a difference, bits 2 and 3 how the pattern is coded (0: not sent)."""
+REPLY, DIFFERENCE, CHECKED, NOISY = 1, 2, 16, 32
+PATTERN_SHIFT, PATTERN_MODES = 2, 3
+"""Flags: bit 0 reply, bit 1 the payload is a difference, bits 2 and 3 how the pattern is coded (0: not sent), bits 4 and
+5 of a reply: the counts of checks and of noise follow."""
 CHECKSUM_BYTES = 4
 LEAST = len(MAGIC) + 2 + 4 + CHECKSUM_BYTES
 MOST = 2**32 - 1
@@ -76,10 +77,10 @@ def decode_reply(
     source, flags, (found_run, found_round, found_client) = _open(data, True, run, round_, client)
     samples = source.varint("the number of samples", MOST)
     loss = float(source.float32("the loss"))
-    checks = source.varint("the number of checks", MOST)
-    resampled = source.varint("the number of resampled patterns", checks)
-    weights = source.varint("the number of weights sampled", MOST_NOISE)
-    drawn = source.varint("the number of noise draws", weights)
+    checks = source.varint("the number of checks", MOST, 1) if flags & CHECKED else 0
+    resampled = source.varint("the number of resampled patterns", checks) if flags & CHECKED else 0
+    weights = source.varint("the number of weights sampled", MOST_NOISE, 1) if flags & NOISY else 0
+    drawn = source.varint("the number of noise draws", weights) if flags & NOISY else 0
     pattern = _pattern(source, layout, flags, assigned)
     payload = _payload(source, layout, flags, assigned if pattern is None else pattern)
     report = Report(loss, checks, resampled, drawn, weights)
@@ -94,10 +95,15 @@ def _request_chunks(layout: Layout, message: RequestMessage) -> list[Chunk]:
 
 
 def _reply_chunks(layout: Layout, message: ReplyMessage, assigned: Rows | None) -> list[Chunk]:
-    report = message.report
-    counts = (report.checks, report.resampled, report.noise_weights, report.noise_drawn)
-    told = varint(message.samples) + struct.pack("<f", report.loss) + b"".join(map(varint, counts))
-    return _chunks(layout, message, told, REPLY, assigned if message.pattern is None else message.pattern)
+    report, flags = message.report, REPLY
+    told = varint(message.samples) + struct.pack("<f", report.loss)
+    if not (report.resampled <= report.checks and report.noise_drawn <= report.noise_weights):
+        raise WireError(f"impossible counts: {report}")
+    if report.checks:
+        flags, told = flags | CHECKED, told + varint(report.checks) + varint(report.resampled)
+    if report.noise_weights:
+        flags, told = flags | NOISY, told + varint(report.noise_weights) + varint(report.noise_drawn)
+    return _chunks(layout, message, told, flags, assigned if message.pattern is None else message.pattern)
 
 
 def _chunks(
@@ -159,10 +165,12 @@ def _open(
     if _checksum(xxhash.xxh3_64_intdigest(whole[:-CHECKSUM_BYTES])) != data[-CHECKSUM_BYTES:]:
         raise WireError("the checksum does not match: the message is damaged or truncated")
     flags = data[3]
-    if flags >> PATTERN_SHIFT > 2:
+    if flags >= 2 * NOISY or flags >> PATTERN_SHIFT & PATTERN_MODES == PATTERN_MODES:
         raise WireError(f"unknown flags {flags:#04x}")
     if bool(flags & REPLY) != reply:
         raise WireError("a request where a reply was expected" if reply else "a reply where a request was expected")
+    if not reply and flags & (CHECKED | NOISY):
+        raise WireError(f"unknown flags {flags:#04x} of a request")
     found_run = int.from_bytes(data[4:8], "little")
     if found_run != run:
         raise WireError(f"run {found_run:08x}, not {run:08x}")
@@ -178,9 +186,10 @@ def _open(
 def _pattern(source: Source, layout: Layout, flags: int, assigned: Rows | None) -> Rows | None:
     """The rows of a message; where the coded stream begins is said before them."""
     source.split(source.varint("the length of the coded stream", source.left))
-    if not flags >> PATTERN_SHIFT:
+    mode = flags >> PATTERN_SHIFT & PATTERN_MODES
+    if not mode:
         return None
-    pattern = get_pattern(source, layout.num_rows, flags >> PATTERN_SHIFT)
+    pattern = get_pattern(source, layout.num_rows, mode)
     if assigned is not None and (pattern & ~assigned).any():
         raise WireError("the pattern holds rows that were not assigned")
     return pattern

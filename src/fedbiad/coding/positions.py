@@ -1,8 +1,8 @@
 """Positions in about as many bits as there is to tell: all alike, or by the rows and columns of a matrix.
 
 The largest changes of trained matrices share rows (units that learn) and columns (inputs that are on). A grid names the
-rows and columns that occur, how many entries each row has, and then each row's entries, with the columns of the rows
-before it as the more likely ones.
+rows that occur, how many entries each has, and then each row's entries, with the columns of the rows before it, and
+their neighbours, as the more likely ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from fedbiad.errors import WireError
 Blocks = Sequence[tuple[int, int]]
 """The matrices (rows, columns) whose entries, one after the other, the positions count; a vector is one row."""
 
-SPARSEST = 256
+SPARSEST = 512
 """Cells of a grid an entry, at most: each costs about 40 ns."""
+LEARNT = 4
+"""What a column weighs more for every row before that had an entry there; its neighbours weigh 1 more."""
 SURE = 16
 """No cell of a grid is taken to be filled with a probability above 1 - 1/16."""
 
@@ -90,47 +92,41 @@ def _get_block(source: Source, rows: int, columns: int, room: int) -> IntArray:
 
 
 def _put_grid(sink: Sink, positions: IntArray, rows: int, columns: int) -> bool:
-    """Rows that occur, entries in each (as the entries that begin a row), columns that occur, then row by row.
-
-    False: not written, too sparse to be worth the time.
-    """
+    """Rows that occur, entries in each (as the entries that begin a row), then row by row; False: too sparse for it."""
     row, column = np.divmod(positions, columns)
     first = np.flatnonzero(np.diff(row, prepend=-1))
-    used_columns, column = np.unique(column, return_inverse=True)
-    if len(first) * len(used_columns) > SPARSEST * len(positions):
+    if len(first) * columns > SPARSEST * len(positions):
         return False
-    sink.varint(len(first), len(used_columns))
+    sink.varint(len(first))
     put_subset(sink, row[first], rows)
     put_subset(sink, first[1:] - 1, len(positions) - 1)
-    put_subset(sink, used_columns, columns)
     counts = np.diff(first, append=len(positions))
-    seen = np.zeros(len(used_columns), dtype=np.int64)
+    weights = np.ones(columns, dtype=np.int64)
     for i in _fullest_first(counts):
-        filled = np.zeros(len(seen), dtype=np.int32)
-        filled[column[first[i] : first[i] + counts[i]]] = 1
-        if counts[i] < len(seen):
-            sink.code_each(filled, _cell_weights(seen, int(counts[i])))
-        seen += filled
+        own = column[first[i] : first[i] + counts[i]]
+        filled = np.zeros(columns, dtype=np.int32)
+        filled[own] = 1
+        if counts[i] < columns:
+            sink.code_each(filled, _cells(weights, int(counts[i])))
+        _learn(weights, own)
     return True
 
 
 def _get_grid(source: Source, rows: int, columns: int, count: int, occupied: int) -> IntArray:
-    width = source.varint("the number of columns", min(columns, count), 1)
     used_rows = get_subset(source, rows, occupied)
     first = np.concatenate([[0], get_subset(source, count - 1, occupied - 1) + 1])
-    used_columns = get_subset(source, columns, width)
     counts = np.diff(first, append=count)
-    seen = np.zeros(width, dtype=np.int64)
+    if counts.max() > columns:
+        raise WireError("a row has more positions than columns")
+    weights = np.ones(columns, dtype=np.int64)
     positions = np.zeros(count, dtype=np.int64)
     for i in _fullest_first(counts):
-        full = counts[i] == width
-        filled = np.ones(width, dtype=np.int32) if full else source.code_each(_cell_weights(seen, int(counts[i])))
-        if int(filled.sum()) != counts[i]:
+        full = counts[i] == columns
+        own = np.arange(columns) if full else np.flatnonzero(source.code_each(_cells(weights, int(counts[i]))))
+        if len(own) != counts[i]:
             raise WireError("a row does not have as many positions as were announced")
-        positions[first[i] : first[i] + counts[i]] = used_rows[i] * columns + used_columns[np.flatnonzero(filled)]
-        seen += filled
-    if not seen.all():
-        raise WireError("a column was announced that has no position")
+        positions[first[i] : first[i] + counts[i]] = used_rows[i] * columns + own
+        _learn(weights, own)
     return positions
 
 
@@ -140,10 +136,17 @@ def _fullest_first(counts: IntArray) -> list[int]:
     return order
 
 
-def _cell_weights(seen: IntArray, count: int) -> FloatArray:
-    """Weights [columns, empty or filled] in a row of `count` entries: 1 + s for a column seen s times before."""
-    total = int(seen.sum()) + len(seen)
-    filled = np.minimum(count * (1 + seen), total - total // SURE - 1)
-    weights = np.empty((len(seen), 2))
-    weights[:, 0], weights[:, 1] = total - filled, filled
-    return weights
+def _cells(weights: IntArray, count: int) -> FloatArray:
+    """Weights [columns, empty or filled] in a row of `count` entries: column c is filled with share count w_c / sum w."""
+    total = int(weights.sum())
+    cells = np.empty((len(weights), 2))
+    cells[:, 1] = np.minimum(count * weights, total - total // SURE - 1)
+    cells[:, 0] = total - cells[:, 1]
+    return cells
+
+
+def _learn(weights: IntArray, own: IntArray) -> None:
+    """Columns with an entry, and their neighbours, become more likely in the rows to come."""
+    weights[own] += LEARNT
+    weights[own[own > 0] - 1] += 1
+    weights[own[own < len(weights) - 1] + 1] += 1
