@@ -1,9 +1,10 @@
-"""The wire on real updates: bytes against entropy and the paper's count, and its time against local training.
+"""The wire on MNIST: messages against entropy and the paper's count, and its time against local training.
 
-    python benchmarks/wire.py [--rounds 8] [--clients 6] [--repeat 30] [--method fedavg]
+    python benchmarks/wire.py [--rounds 10] [--clients 6] [--repeat 30]
 
-FedAvg trains on MNIST by the paper's protocol. Some clients take part in every round; each compressor remembers their
-residuals and the sizes of the last round's messages are shown. Times are medians of interleaved repeats, as ratios.
+First whole runs by the paper's protocol, every message counted. Then FedAvg's updates of a few clients that take part
+in every round (residuals spread over more and more entries: the hardest case), in detail. Then times: medians of
+interleaved repeats, as ratios to the training of one client in the same run.
 """
 
 from __future__ import annotations
@@ -23,16 +24,30 @@ from fedbiad.arrays import ClientState, Params
 from fedbiad.coding.parts import blocks_of
 from fedbiad.coding.positions import put_positions
 from fedbiad.coding.sink import Sink
-from fedbiad.coding.subsets import put_subset
-from fedbiad.coding.values import entropy_bits
+from fedbiad.coding.values import entropy_bits, put_bits, put_levels
 from fedbiad.compressors import DGC, STC, Compressor
-from fedbiad.experiment import Experiment, build
+from fedbiad.data import FederatedData
+from fedbiad.experiment import Experiment, build, load_federated
 from fedbiad.messages import ReplyMessage, Report
 from fedbiad.payloads import Dense, Float32, Levels, Part, Payload, Signs, Sparse, Ternary
+from fedbiad.plan import Plan
 from fedbiad.sending import flatten, segments
 from fedbiad.transports.base import Request
 
 RUN = 1
+RUNS = (
+    "fedavg",
+    "fedbiad",
+    "dgc:paper",
+    "dgc",
+    "stc:paper",
+    "stc",
+    "fedpaq:paper",
+    "fedpaq",
+    "signsgd",
+    "half",
+    "fedbiad+dgc:paper",
+)
 NAMES: dict[str, Compressor] = {
     "dgc, model": compressors.PAPER["dgc"],
     "dgc, tensor": DGC(warmup=(), dense_biases=False),
@@ -62,21 +77,33 @@ class Line:
 def main() -> None:
     """Measure and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--repeat", type=int, default=30)
-    parser.add_argument("--method", default="fedavg", help="any without a compressor")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    plan = plans.load("mnist", {"method": arguments.method, "rounds": str(arguments.rounds)})
-    experiment = build(plan)
-    alone = build(plan.replace(engine={"block": 1}))
-    ids = tuple(range(0, 997, 997 // arguments.clients))[: arguments.clients]
-    sizes(experiment, ids, arguments.rounds)
+    plan = plans.load("mnist", {"method": "fedavg", "rounds": str(arguments.rounds)})
+    data = load_federated(plan)
+    runs(plan, data)
+    experiment, alone = build(plan, data), build(plan.replace(engine={"block": 1}), data)
+    sizes(experiment, tuple(range(0, 7 * arguments.clients, 7)), arguments.rounds)
     times(experiment, alone, arguments.repeat)
 
 
 # ---------------------------------------------------------------------- bytes
+
+
+def runs(plan: Plan, data: FederatedData) -> None:
+    """Print what whole runs send, as shares of the paper's count."""
+    print(f"mean message of {plan.rounds} rounds, {plan.selected_clients} clients a round:")
+    print(f"{'':16} {'bytes':>8} {'of paper':>9} {'round 1':>8} {'last':>8}")
+    for name in RUNS:
+        experiment = build(plan.replace(method=name), data)
+        sent = [record["upload"] for record, _ in experiment.run(experiment.initial())]
+        encoded, paper = (sum(counts[key] for counts in sent) for key in ("encoded", "paper"))
+        first, last = (counts["encoded"] / counts["paper"] for counts in (sent[0], sent[-1]))
+        mean = encoded / (plan.rounds * plan.selected_clients)
+        print(f"{name:16} {mean:8.0f} {encoded / paper:9.3f} {first:8.3f} {last:8.3f}", flush=True)
 
 
 def sizes(experiment: Experiment, ids: tuple[int, ...], rounds: int) -> None:
@@ -93,13 +120,11 @@ def sizes(experiment: Experiment, ids: tuple[int, ...], rounds: int) -> None:
                 reply, states[name, k] = compressed(experiment, u, replies[k], compressor, states[name, k])
                 lines[name].append(line(experiment, reply))
         u = next(outcomes).u
-    print(f"round {rounds}, mean of {len(ids)} clients; bits an entry sent, positions, levels or signs alone:")
+    print(f"\nround {rounds}, mean of {len(ids)} clients; bits an entry sent, positions, levels or signs alone:")
     print(f"{'':16} {'entries':>8} {'bytes':>8} {'of paper':>9} {'(worst)':>8} {'entropy':>8} {'coded':>7}")
     for name, found in lines.items():
         shares = [one.encoded / one.paper for one in found]
-        entries, encoded, alike, coded = (
-            statistics.mean(values) for values in zip(*((o.entries, o.encoded, o.alike, o.coded) for o in found), strict=True)
-        )  # fmt: skip
+        entries, encoded, alike, coded = np.mean([(o.entries, o.encoded, o.alike, o.coded) for o in found], axis=0)
         print(
             f"{name:16} {entries:8.0f} {encoded:8.0f} {statistics.mean(shares):9.3f} {max(shares):8.3f} {alike:8.3f} "
             f"{coded:7.3f}"
@@ -160,12 +185,12 @@ def part_bits(part: Part, shapes: list[tuple[int, ...]], start: int) -> tuple[in
         put_positions(sink, part.positions, blocks_of(shapes, start, start + part.size))
         return count, log2_choices(part.size, count), sink.bits()
     if isinstance(part, Levels):
-        wire.put_payload(sink, Payload((part,), True), [(part.size,)])
+        put_levels(sink, part.levels, part.steps)
         return part.size, entropy_bits(np.unique(part.levels, return_counts=True)[1]), sink.bits()
     if isinstance(part, Signs):
         ones = int(part.positive.sum())
-        put_subset(sink, np.flatnonzero(part.positive), part.size)
-        return part.size, entropy_bits([ones, part.size - ones]), min(sink.bits(), float(part.size))
+        put_bits(sink, part.positive)
+        return part.size, entropy_bits([ones, part.size - ones]), sink.bits()
     return part.size, 0.0, 0.0
 
 
@@ -196,9 +221,7 @@ def times(experiment: Experiment, alone: Experiment, repeat: int) -> None:
             wire.decode_reply(data, layout, RUN, message.round, message.client)
             spent[name].append(time.perf_counter() - began)
     one, many = (statistics.median(training[label]) for label in ("alone", "in a block"))
-    print(
-        f"\nencode + decode as a share of a client's local training ({1000 * one:.1f} ms alone, {1000 * many:.1f} in a block)"
-    )
+    print(f"\nencode + decode, against a client's training: {1000 * one:.1f} ms alone, {1000 * many:.1f} ms in a block")
     print(f"{'':16} {'ms':>8} {'of alone':>9} {'of block':>9}")
     for name, values in spent.items():
         median = statistics.median(values)

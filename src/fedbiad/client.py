@@ -41,7 +41,11 @@ class LocalTraining:
         if self.form != "auto":
             return CompactStep if self.form == "compact" else MaskedStep
         decays_idle = bool(self.weight_decay) and has_idle(self.layout)
-        return CompactStep if self.method.fixed_count and self.model.compacts and not decays_idle else MaskedStep
+        return (
+            CompactStep
+            if self.method.fixed_count and self.model.compacts_rows(self.layout) and not decays_idle
+            else MaskedStep
+        )
 
 
 @dataclass(frozen=True)

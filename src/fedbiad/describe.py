@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedbiad import theory
 from fedbiad.arrays import Pattern
+from fedbiad.client import LocalTraining
 from fedbiad.cohort import Cohort
 from fedbiad.compare import percent
 from fedbiad.compressors import COMPRESSORS, Compressor
-from fedbiad.data import FederatedData
-from fedbiad.experiment import assemble, build_model, load_federated
-from fedbiad.methods import METHODS, RowDropout
+from fedbiad.experiment import build_lstm, build_model, load_federated
+from fedbiad.methods import METHODS, Method, RowDropout
 from fedbiad.models import Model
 from fedbiad.payloads import VALUE_BITS
 from fedbiad.plan import Plan, warnings
 from fedbiad.progress import megabytes
-from fedbiad.rows import Layout
+from fedbiad.rows import Layout, Slice
 from fedbiad.sending import segments
 
 DRAWS = 100
@@ -35,14 +36,10 @@ LATE_ROUND = 1000
 
 def describe_plan(plan: Plan, console: Console) -> None:
     """Data, model, row groups of the plan's method, its options, and the upload of every method."""
-    data = load_federated(plan)
-    model = build_model(plan, data)
-    sizes = sorted(data.sizes)
+    model, about = _model_and_data(plan)
     console.print(
-        f"[bold]{plan.name}[/]  {plan.data.name}, {plan.data.partition} partition: {len(sizes)} clients with "
-        f"{sizes[0]} to {sizes[-1]} samples ({data.unused} unused), judged on {len(data.eval_targets)} "
-        f"{data.eval_split} samples; {plan.selected_clients} clients a round, {plan.rounds} rounds", highlight=False,
-    )  # fmt: skip
+        f"[bold]{plan.name}[/]  {about}; {plan.selected_clients} clients a round, {plan.rounds} rounds", highlight=False
+    )
     method = plan.resolved_method()
     layout = model.layout(method.row_kind)
     console.print(
@@ -53,8 +50,7 @@ def describe_plan(plan: Plan, console: Console) -> None:
     for heading in ("group", "rows", "a row is"):
         rows.add_column(heading, justify="right" if heading == "rows" else "left")
     for group in layout.groups:
-        parts = [f"{s.param}[{':, ' * s.axis}j{'' if s.span == 1 else f' x {s.span}'}]" for s in group.slices]
-        rows.add_row(group.name, str(group.size), escape(" + ".join(parts)))
+        rows.add_row(group.name, f"{group.size:,}", escape(" + ".join(_entry(part) for part in group.slices)))
     console.print(rows)
     options = Table(title=f"options of {plan.method}", show_header=False)
     for part in plan.resolved():
@@ -67,11 +63,29 @@ def describe_plan(plan: Plan, console: Console) -> None:
         left = heading in ("method", "local step")
         uploads.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for name in described(plan):
-        uploads.add_row(*_upload_row(plan, name, data, model))
-    console.width = max(console.width, 100)  # names and numbers are not cut, whatever the terminal
+        uploads.add_row(*_upload_row(plan, name, model))
+    console.width = max(console.width, 104)  # names and numbers are not cut, whatever the terminal
     console.print(uploads)
     for warning in warnings(plan):
         console.print(f"warning: {warning}", highlight=False)
+
+
+def _entry(part: Slice) -> str:
+    """A slice as one would index it; 4 x for the gates of a unit."""
+    times = "" if part.repeat == 1 else f"{part.repeat} x "
+    return f"{times}{part.param}[{':, ' * part.axis}j{'' if part.span == 1 else f' x {part.span}'}]"
+
+
+def _model_and_data(plan: Plan) -> tuple[Model, str]:
+    """The plan's model and a line about its data; those of a language model need not be there."""
+    if plan.model.name == "lstm":
+        return build_lstm(plan), f"{plan.data.name}, {plan.data.clients} clients, {plan.data.vocabulary:,} words"
+    data = load_federated(plan)
+    sizes = sorted(data.sizes)
+    return build_model(plan, data), (
+        f"{plan.data.name}, {plan.data.partition} partition: {len(sizes)} clients with {sizes[0]} to {sizes[-1]} "
+        f"samples ({data.unused} unused), judged on {len(data.eval_targets)} {data.eval_split} samples"
+    )
 
 
 def described(plan: Plan) -> list[str]:
@@ -81,29 +95,54 @@ def described(plan: Plan) -> list[str]:
     return [*METHODS, *alone, *([] if own == "fedavg" else [f"{own}+{name}" for name in alone])]
 
 
-def _upload_row(plan: Plan, name: str, data: FederatedData, model: Model) -> list[str]:
+@dataclass(frozen=True)
+class Nominal:
+    """What one client and round of a name costs by the paper's count, in bytes."""
+
+    upload: float
+    download: float
+    rows_kept: float
+    rows: int
+    exact: bool
+    form: str
+
+
+def nominal(plan: Plan, name: str, model: Model) -> Nominal:
+    """What a name would cost, from patterns of the first round and without training."""
     method, compressor = plan.resolved(name)
-    experiment = assemble(method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, 1)
-    work, u = experiment.transport.work, experiment.initial()
-    layout, full = work.layout, work.layout.num_weights * VALUE_BITS / 8
-    cohort = Cohort(plan.seed, LATE_ROUND, tuple(range(min(DRAWS, data.num_clients))))
+    layout = model.layout(method.row_kind)
+    work = LocalTraining(method, model, layout, 1, 1, 1.0, form=plan.engine.form)
+    pattern, assigned = _patterns(plan, method, layout)
+    labels = 0.0 if assigned or pattern.all() else layout.num_rows / 8
+    sizes = [_nominal_bits(compressor, layout, own) / 8 for own in pattern[: 1 if method.fixed_count else None]]
+    down = float(layout.kept_weights(pattern).mean()) if assigned else layout.num_weights
+    return Nominal(
+        float(np.mean(sizes)) + labels, down * VALUE_BITS / 8, float(pattern.sum(1).mean()), layout.num_rows,
+        method.fixed_count, work.step_class().__name__.removesuffix("Step").lower(),
+    )  # fmt: skip
+
+
+def _upload_row(plan: Plan, name: str, model: Model) -> list[str]:
+    found = nominal(plan, name, model)
+    full = sum(math.prod(shape) for shape in model.shapes.values()) * VALUE_BITS / 8
+    about = "" if found.exact else "about "
+    kept = f"{about}{found.rows_kept:,.0f} of {found.rows:,}"
+    return [name, kept, about + megabytes(found.upload), percent(found.upload / full),
+            about + megabytes(found.download), found.form]  # fmt: skip
+
+
+def _patterns(plan: Plan, method: Method, layout: Layout) -> tuple[Pattern, bool]:
+    """Patterns of the first round [clients, rows], and whether the server assigns them."""
+    cohort = Cohort(plan.seed, 1, tuple(range(min(DRAWS, plan.data.clients) if layout.num_rows < 10_000 else 5)))
+    u = {name: torch.zeros(shape) for name, shape in layout.shapes.items()}
     assigned = method.assign(layout, cohort, method.init_server(layout), u)
-    asked = replace(cohort, assigned=assigned, present=np.ones((len(cohort), data.classes), dtype=np.bool_))
-    stage_one = replace(asked, round=1)
-    pattern = method.first_pattern(layout, stage_one, experiment.transport.store.get(cohort.ids))
-    pattern = pattern if assigned is None else assigned
-    labels = 0.0 if assigned is not None or pattern.all() else layout.num_rows / 8
-    kept = pattern.sum() / len(pattern)
-    sizes = [_nominal(compressor, layout, own) / 8 for own in pattern[: 1 if method.fixed_count else DRAWS]]
-    size = float(np.mean(sizes)) + labels
-    down = full if assigned is None else float(layout.kept_weights(assigned).mean()) * VALUE_BITS / 8
-    about = "" if method.fixed_count else "about "
-    form = work.step_class().__name__.removesuffix("Step").lower()
-    return [name, f"{about}{kept:.0f} of {layout.num_rows}", about + megabytes(size), percent(size / full),
-            about + megabytes(down), form]  # fmt: skip
+    if assigned is not None:
+        return assigned, True
+    fresh = {name: np.stack([part] * len(cohort)) for name, part in method.init_client(layout).items()}
+    return method.first_pattern(layout, cohort, fresh), False
 
 
-def _nominal(compressor: Compressor | None, layout: Layout, pattern: Pattern) -> int:
+def _nominal_bits(compressor: Compressor | None, layout: Layout, pattern: Pattern) -> int:
     """Bits a client that keeps these rows sends, by the paper's count, found by compressing random differences."""
     count = int(layout.kept_weights(pattern[None])[0])
     if compressor is None:

@@ -21,7 +21,7 @@ from fedbiad.data import FederatedData, federate
 from fedbiad.data import load as load_data
 from fedbiad.errors import DataError, LayoutError, PlanError
 from fedbiad.methods import Method
-from fedbiad.models import CNN, MLP, Model, TorchModule
+from fedbiad.models import CNN, LSTM, MLP, Model, TorchModule
 from fedbiad.network import Network, lttr, time_to_accuracy
 from fedbiad.plan import EnginePlan, Plan, TrainingPlan, selected_count, to_toml
 from fedbiad.plan_problems import key_problems_of, resolve
@@ -107,6 +107,11 @@ def load_federated(plan: Plan) -> FederatedData:
         seed=plan.seed, labels_per_client=settings.labels_per_client, concentration=settings.concentration,
         evaluate_on=plan.evaluate_on,
     )  # fmt: skip
+
+
+def build_lstm(plan: Plan) -> LSTM:
+    """The plan's language model; it takes nothing from the data but the number of words."""
+    return LSTM(plan.data.vocabulary or 1, plan.model.embedding, plan.model.hidden[0], plan.model.layers)
 
 
 def build_model(plan: Plan, data: FederatedData) -> Model:

@@ -30,6 +30,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
+CORPORA = ("ptb", "wikitext2", "reddit")
 CLOSED = ConfigDict(extra="forbid", strict=True)
 
 
@@ -38,12 +39,14 @@ class DataPlan:
     """Which data, and how they are spread over the clients."""
 
     __pydantic_config__ = CLOSED
-    name: Literal["mnist", "fmnist", "digits"]
+    name: Literal["mnist", "fmnist", "digits", "ptb", "wikitext2", "reddit"]
     clients: Count
     partition: Literal["labels", "cyclic", "dirichlet", "iid"] = "labels"
     labels_per_client: Count = 5
     concentration: Positive = 0.5
     image_size: Count | None = None
+    vocabulary: Count | None = None
+    """Words of a language model."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,11 @@ class ModelPlan:
     """Which model; its input and output sizes follow from the data."""
 
     __pydantic_config__ = CLOSED
-    name: Literal["mlp", "cnn"] = "mlp"
+    name: Literal["mlp", "cnn", "lstm"] = "mlp"
     hidden: Annotated[tuple[Count, ...], Field(min_length=1)] = (128,)
     filters: tuple[Count, Count] = (8, 16)
+    embedding: Count = 300
+    layers: Count = 2
 
 
 @dataclass(frozen=True)
@@ -269,8 +274,14 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     if source and type(size) is int and size not in source.sizes:
         sizes = " or ".join(map(str, source.sizes))
         problems.append(f"data.image_size = {size}, but {data['name']} comes in {sizes}")
-    if model.get("name") == "cnn" and isinstance(hidden, list | tuple) and len(hidden) > 1:
-        problems.append(f"model.hidden: a cnn has one hidden layer, not {len(hidden)}")
+    text, recurrent = data.get("name") in CORPORA, model.get("name") == "lstm"
+    if text != recurrent:
+        problems.append(f"model.name = {model.get('name', 'mlp')!r} does not fit data.name = {data.get('name')!r}: "
+                        "an lstm reads text, the others read images")  # fmt: skip
+    if text and "vocabulary" not in data:
+        problems.append("data.vocabulary is missing: the number of words")
+    if model.get("name") in ("cnn", "lstm") and isinstance(hidden, list | tuple) and len(hidden) > 1:
+        problems.append(f"model.hidden: a {model['name']} has one hidden size, not {len(hidden)}")
     return problems
 
 

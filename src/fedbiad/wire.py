@@ -24,8 +24,8 @@ MAGIC = b"FB"
 VERSION = 1
 REPLY, DIFFERENCE, CHECKED, NOISY = 1, 2, 16, 32
 PATTERN_SHIFT, PATTERN_MODES = 2, 3
-"""Flags: bit 0 reply, bit 1 the payload is a difference, bits 2 and 3 how the pattern is coded (0: not sent), bits 4 and
-5 of a reply: the counts of checks and of noise follow."""
+"""Flags: bit 0 reply, bit 1 the payload is a difference, bits 2-3 how the pattern is coded (0: not sent), bits 4 and 5
+in a reply: counts of checks, of noise follow."""
 CHECKSUM_BYTES = 4
 LEAST = len(MAGIC) + 2 + 4 + CHECKSUM_BYTES
 MOST = 2**32 - 1
@@ -44,7 +44,7 @@ def encode_reply(layout: Layout, message: ReplyMessage, assigned: Rows | None = 
 
 
 def request_size(layout: Layout, message: RequestMessage) -> int:
-    """len(encode_request(...)), without joining the bytes."""
+    """len(encode_request(...))."""
     return _size(_request_chunks(layout, message))
 
 
@@ -165,12 +165,11 @@ def _open(
     if _checksum(xxhash.xxh3_64_intdigest(whole[:-CHECKSUM_BYTES])) != data[-CHECKSUM_BYTES:]:
         raise WireError("the checksum does not match: the message is damaged or truncated")
     flags = data[3]
-    if flags >= 2 * NOISY or flags >> PATTERN_SHIFT & PATTERN_MODES == PATTERN_MODES:
-        raise WireError(f"unknown flags {flags:#04x}")
     if bool(flags & REPLY) != reply:
         raise WireError("a request where a reply was expected" if reply else "a reply where a request was expected")
-    if not reply and flags & (CHECKED | NOISY):
-        raise WireError(f"unknown flags {flags:#04x} of a request")
+    known = flags < 2 * NOISY if reply else flags < CHECKED
+    if not known or flags >> PATTERN_SHIFT & PATTERN_MODES == PATTERN_MODES:
+        raise WireError(f"unknown flags {flags:#04x}")
     found_run = int.from_bytes(data[4:8], "little")
     if found_run != run:
         raise WireError(f"run {found_run:08x}, not {run:08x}")

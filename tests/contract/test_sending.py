@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,6 @@ def test_segments_tile_the_kept_entries() -> None:
     kept = layout.kept_entries(pattern)
     assert [part.name for part in found] == list(layout.shapes)
     assert found[0].entries.start == 0
-    assert all(one.entries.stop == two.entries.start for one, two in zip(found, found[1:], strict=False))
+    assert all(one.entries.stop == two.entries.start for one, two in pairwise(found))
     assert found[-1].entries.stop == kept.sum() == layout.kept_weights(pattern[None])[0]
     assert [part.dims for part in found] == [2, 1, 2, 1]

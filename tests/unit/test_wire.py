@@ -24,7 +24,7 @@ from wire_samples import CLIENT, ROUND, RUN, Case, reply_of, reseal
 CASES = samples.corpus()
 SMALL = Layout({"w": (3, 2), "b": (3,)}, (RowGroup("w", 3, (Slice("w", 0), Slice("b", 0))),))
 """Three rows of two weights and a bias."""
-HEAD = b"FB\x01\x01" + RUN.to_bytes(4, "little") + varint(ROUND) + varint(CLIENT)
+HEAD = b"FB\x01\x31" + RUN.to_bytes(4, "little") + varint(ROUND) + varint(CLIENT)
 TOLD = HEAD + varint(60) + struct.pack("<f", 0.75) + bytes([3, 1]) + varint(400) + bytes([20])
 """A reply up to the length of its coded stream."""
 ZEROS = Dense(np.zeros(9, dtype=np.float32))
@@ -170,6 +170,8 @@ def test_requests_and_replies_are_not_mixed_up() -> None:
         decode(request)
     with pytest.raises(WireError, match="a reply where a request was expected"):
         wire.decode_request(reply, SMALL, RUN, ROUND, CLIENT)
+    with pytest.raises(WireError, match="unknown flags 0x10"):
+        wire.decode_request(reseal(request[:3] + b"\x10" + request[4:]), SMALL, RUN, ROUND, CLIENT)
 
 
 BAD_FLOATS = [np.nan, np.inf, -np.inf]
@@ -210,7 +212,8 @@ F0, F1 = bytes(4), struct.pack("<f", 1)
     [
         (b"XB" + SHORT[2:], "does not begin with FB"),
         (b"FB\x02" + SHORT[3:], "version 2 of the format; this is version 1"),
-        (SHORT[:3] + b"\x0d" + SHORT[4:], "unknown flags"),
+        (SHORT[:3] + b"\x3d" + SHORT[4:], "unknown flags 0x3d"),
+        (SHORT[:3] + b"\x71" + SHORT[4:], "unknown flags 0x71"),
         (body(bytes([0, 0]), bytes(36), b"!"), "1 bytes too many"),
         (body(bytes([0, 0]), bytes(35)), "truncated: a dense part takes 36 bytes, 35 are left"),
         (body(bytes([0, 6]), bytes(36)), "unknown kind of part 0x06"),
@@ -224,7 +227,7 @@ F0, F1 = bytes(4), struct.pack("<f", 1)
         (body(bytes([0, 3]), F1, varint(2**40), bytes(99)), "the number of positions is"),
         (body(bytes([0, 11]), F1, varint(7), bytes(99)), "the number of positions is 7, not within 0 .. 6"),
         (body(bytes([0, 11]), F1, bytes([2, 3]), bytes(99)), "the number of rows is 3, not within 0 .. 2"),
-        (body(bytes([0, 11]), F1, bytes([2, 1, 3]), bytes(99)), "the number of columns is 3, not within 1 .. 2"),
+        (body(bytes([0, 11]), F1, bytes([4, 1, 0]), bytes(9)), "a row has more positions than columns"),
         (body(bytes([0, 3]), struct.pack("<f", -1), varint(0)), "a magnitude is negative"),
         (body(bytes([0, 4]), b"\xff\xff"), "followed by bits that mean nothing"),
         (body(bytes([0, 5]), varint(0), F1, bytes(9)), "the number of steps is 0, not within 1 .. 32767"),
@@ -235,6 +238,7 @@ F0, F1 = bytes(4), struct.pack("<f", 1)
         (TOLD + varint(99) + bytes(20), "the length of the coded stream is 99"),
         (HEAD + varint(60) + F0 + bytes([3, 4]) + bytes(20), "resampled patterns is 4, not within 0 .. 3"),
         (HEAD + varint(60) + F0 + bytes([3, 1, 5, 6]) + bytes(20), "noise draws is 6, not within 0 .. 5"),
+        (HEAD + varint(60) + F0 + bytes([0, 0]) + bytes(20), "the number of checks is 0, not within 1"),
         (HEAD + varint(2**40) + bytes(20), "the number of samples is"),
         (HEAD + b"\xbc\x00" + bytes(20), "not written in the fewest bytes"),
     ],
@@ -247,11 +251,11 @@ def test_what_cannot_be(data: bytes, reason: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "pattern", "reason"),
     [
-        (0x05, b"\x08", "names rows that do not exist"),
-        (0x09, b"\x04\x00", "the number of rows held is 4, not within 0 .. 3"),
-        (0x09, b"\x02\x03", "not one of a pattern"),
-        (0x05, b"\x06", "rows that were not assigned"),
-        (0x09, b"\x01\x01", "rows that were not assigned"),
+        (0x35, b"\x08", "names rows that do not exist"),
+        (0x39, b"\x04\x00", "the number of rows held is 4, not within 0 .. 3"),
+        (0x39, b"\x02\x03", "not one of a pattern"),
+        (0x35, b"\x06", "rows that were not assigned"),
+        (0x39, b"\x01\x01", "rows that were not assigned"),
     ],
 )
 def test_patterns_that_cannot_be(flags: int, pattern: bytes, reason: str) -> None:
@@ -278,6 +282,8 @@ def test_messages_that_do_not_fit_are_not_written() -> None:
         wire.encode_reply(SMALL, reply_of((ZEROS,), np.array([True, True])))
     with pytest.raises(WireError, match="does not fit 32 bits"):
         wire.encode_reply(SMALL, replace(reply_of((ZEROS,)), run=2**32))
+    with pytest.raises(WireError, match="impossible counts"):
+        wire.encode_reply(SMALL, replace(reply_of((ZEROS,)), report=Report(0.5, checks=1, resampled=2)))
     with pytest.raises(WireError, match="1 values for 2 positions"):
         wire.encode_reply(SMALL, reply_of((Sparse(9, np.array([1, 4]), ONE[:1]),)))
     with pytest.raises(WireError, match="levels up to 8 of 7 steps"):

@@ -137,7 +137,7 @@ def _fullest_first(counts: IntArray) -> list[int]:
 
 
 def _cells(weights: IntArray, count: int) -> FloatArray:
-    """Weights [columns, empty or filled] in a row of `count` entries: column c is filled with share count w_c / sum w."""
+    """Weights [columns, empty or filled] in a row of `count` entries: filled count w_c times of sum w."""
     total = int(weights.sum())
     cells = np.empty((len(weights), 2))
     cells[:, 1] = np.minimum(count * weights, total - total // SURE - 1)
