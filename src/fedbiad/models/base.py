@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -17,6 +18,11 @@ from fedbiad.theory import Structure
 
 PLAIN_KINDS = ("units", "weight-rows", "units-and-classes")
 """The kinds of rows of a feed-forward network."""
+
+Kept = Mapping[str, Tensor]
+"""Of a compact sub-model, the rows of each group that are there [clients, kept]; empty: the model is whole."""
+
+WHOLE: Kept = MappingProxyType({})
 
 Head = Callable[[Tensor], Tensor]
 """From outputs [clients, batch, classes] to each client's loss [clients]."""
@@ -56,20 +62,21 @@ class Model:
             params[name] = torch.from_numpy(stream.uniform(-bound, bound, shape).astype(np.float32))
         return params
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
         """Outputs [clients, batch, classes] for parameters [clients, ...] and inputs [clients, batch, ...].
 
         The sizes of hidden layers are read off the parameters, so a compact sub-model runs through the same code.
+        Where sizes do not say what is read (rows of one matrix among several that make a layer), `kept` does.
         `unit_masks` multiply the activations of the dropout sites they name (ordinary dropout; {} for none).
         """
         raise NotImplementedError
 
     def loss_and_gradients(
-        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head
+        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head, kept: Kept = WHOLE
     ) -> tuple[Tensor, Gradients]:
         """Each client's loss [clients] and its gradient, by autograd; a model may state it instead."""
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        losses = head(self.forward(leaves, inputs, unit_masks))
+        losses = head(self.forward(leaves, inputs, unit_masks, kept))
         # clients are independent, so the gradient of the sum holds each client's own gradient
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         return losses.detach(), dict(zip(leaves, found, strict=True))
@@ -82,10 +89,6 @@ class Model:
     def compacts(self) -> bool:
         """Whether `forward` also runs on compact sub-models, whatever the layout."""
         return True
-
-    def compacts_rows(self, layout: Layout) -> bool:
-        """Whether it does for this layout, if not for every one."""
-        return self.compacts
 
     @property
     def dropout_sites(self) -> dict[str, int]:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import Model, class_rows, linear, masked_units, require_kind
+from fedbiad.models.base import WHOLE, Kept, Model, class_rows, linear, masked_units, require_kind
+from fedbiad.models.recurrent import lstm_layer, word_vectors
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
 
@@ -62,31 +63,35 @@ class LSTM(Model):
             params[name] = torch.from_numpy(stream.uniform(-bound, bound, shape).astype(np.float32))
         return params
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
         """Logits [clients, batch x time, words] of sequences that begin with the state 0.
 
         A unit's mask holds for all time steps of its sequence: `unit_masks` are [clients, batch, units].
         """
-        self._require_whole_reads(params)
-        return self.run(params, inputs, unit_masks, self.initial_state(params, inputs.shape[1]))[0]
+        return self.run(params, inputs, unit_masks, self.initial_state(params, inputs.shape[1]), kept)[0]
 
     def initial_state(self, params: Params, batch: int) -> State:
         """The state 0."""
         widths = [params[f"lstm{i}.weight_hh"] for i in self._layers]
         return [(w.new_zeros(len(w), batch, w.shape[2]), w.new_zeros(len(w), batch, w.shape[2])) for w in widths]
 
-    def run(self, params: Params, tokens: Tensor, unit_masks: dict[str, Tensor], state: State) -> tuple[Tensor, State]:
+    def run(
+        self, params: Params, tokens: Tensor, unit_masks: dict[str, Tensor], state: State, kept: Kept = WHOLE
+    ) -> tuple[Tensor, State]:
         """Logits for tokens [clients, batch, time] that follow on `state`, and the state after them."""
         masks = {site: mask.unsqueeze(1) for site, mask in unit_masks.items()}  # the same at every time step
-        clients = torch.arange(len(tokens))[:, None, None]
-        x = params["embedding.weight"][clients, tokens.transpose(1, 2)]  # [clients, time, batch, units] from here on
+        table, words = params["embedding.weight"], kept.get("embedding-words")
+        x = word_vectors(table, tokens.transpose(1, 2), words, self.vocabulary)  # [clients, time, batch, units] on
         x = masked_units(x, "embedding", masks)
         after: State = []
         for i, before in zip(self._layers, state, strict=True):
-            x, last = _layer(params, f"lstm{i}", x, before)
+            x, last = lstm_layer(params, f"lstm{i}", x, before, kept)
             x = masked_units(x, f"lstm{i}", masks)
             after.append(last)
-        return linear(params, "output", x.transpose(1, 2).flatten(1, 2)), after
+        x = x.transpose(1, 2).flatten(1, 2)
+        if "output-columns" in kept:  # the units the output layer still reads
+            x = x.gather(2, kept["output-columns"][:, None].expand(-1, x.shape[1], -1))
+        return linear(params, "output", x), after
 
     def layout(self, rows: RowKind) -> Layout:
         """Row groups by name, several joined by "+" in any order; see `row_groups` and `ALIASES`."""
@@ -134,15 +139,6 @@ class LSTM(Model):
         }
 
     @property
-    def compacts(self) -> bool:
-        return False
-
-    def compacts_rows(self, layout: Layout) -> bool:
-        """Only where sizes alone say what is read: other rows leave a part of the layer that others go on using."""
-        compact = {"embedding", "output", *(f"lstm{i}" for i in self._layers)}
-        return all(group.name in compact for group in layout.groups)
-
-    @property
     def dropout_sites(self) -> dict[str, int]:
         """The inputs of every LSTM layer and of the output layer, named after what they are read from."""
         return {"embedding": self.embedding} | {f"lstm{i}": self.hidden for i in self._layers}
@@ -165,34 +161,6 @@ class LSTM(Model):
         following = f"lstm{i + 1}.weight_ih" if i < self.layers else "output.weight"
         read = (Slice(f"lstm{i}.weight_hh", 1, scaled=True), Slice(following, 1, scaled=True))
         return RowGroup(f"lstm{i}", self.hidden, (*own, *read))
-
-    def _require_whole_reads(self, params: Params) -> None:
-        """Refuse a compact sub-model whose sizes do not say what is read."""
-        units = [params[f"lstm{i}.weight_hh"].shape[2] for i in self._layers]
-        gates = [params[f"lstm{i}.weight_{part}"].shape[1] for i in self._layers for part in ("ih", "hh")]
-        whole = params["embedding.weight"].shape[1] == self.vocabulary and params["output.weight"].shape[2] == units[-1]
-        if not whole or gates != [4 * size for size in units for _ in ("ih", "hh")]:
-            raise LayoutError(
-                "of an LSTM's rows only embedding-columns, lstm-units and output-words run in the compact step; "
-                "use form = 'masked'"
-            )
-
-
-def _layer(
-    params: Params, name: str, inputs: Tensor, state: tuple[Tensor, Tensor]
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One layer over all time steps: its outputs [clients, time, batch, units] and its last state."""
-    h, c = state
-    bias = (params[f"{name}.bias_ih"] + params[f"{name}.bias_hh"]).unsqueeze(1)
-    given = torch.baddbmm(bias, inputs.flatten(1, 2), params[f"{name}.weight_ih"].transpose(1, 2))
-    recurrent = params[f"{name}.weight_hh"].transpose(1, 2)
-    outputs = []
-    for now in given.view(*inputs.shape[:3], -1).unbind(1):
-        i, f, g, o = torch.baddbmm(now, h, recurrent).chunk(4, dim=2)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
-        outputs.append(h)
-    return torch.stack(outputs, dim=1), (h, c)
 
 
 def _axes(groups: tuple[RowGroup, ...]) -> set[tuple[str, int]]:

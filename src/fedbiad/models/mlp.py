@@ -9,8 +9,10 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.models.base import (
+    WHOLE,
     Gradients,
     Head,
+    Kept,
     Model,
     Outer,
     class_rows,
@@ -39,7 +41,7 @@ class MLP(Model):
             shapes[f"layer{i}.bias"] = (widths[i],)
         return shapes
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor]) -> Tensor:
+    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
         x = inputs.flatten(2)
         for i in range(1, len(self.hidden) + 1):
             x = masked_units(linear(params, f"layer{i}", x).relu(), f"layer{i}", unit_masks)
@@ -47,7 +49,7 @@ class MLP(Model):
 
     @torch.no_grad()
     def loss_and_gradients(
-        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head
+        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head, kept: Kept = WHOLE
     ) -> tuple[Tensor, Gradients]:
         """Backpropagation stated by hand: weight gradients stay products and are never formed."""
         last = len(self.hidden) + 1

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fedbiad.arrays import IntArray, Params, Pattern
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import Gradients, Outer
+from fedbiad.models.base import Gradients, Kept, Outer
 from fedbiad.rows import Layout, kept_rows
 from fedbiad.spike_and_slab import Positions
+from fedbiad.training.clipping import clip_factor, squared_norm
 from fedbiad.training.step import LocalStep
 
 
@@ -44,10 +45,14 @@ class CompactStep(LocalStep):
         self.pattern = pattern
         self.indices = self.layout.kept_indices(pattern)
         self.u = self.layout.gather(self.full, self.indices)
-        self.kept = {
+        self._kept = {
             group.name: torch.from_numpy(kept_rows(pattern[:, self.layout.ranges[group.name]], group.name))
             for group in self.layout.groups
         }
+
+    @property
+    def kept(self) -> Kept:
+        return self._kept
 
     def sample_weights(self, step: int) -> Params:
         sampled = self.noise.add(self._positions, self.u, step)
@@ -64,17 +69,27 @@ class CompactStep(LocalStep):
         return {site: self._kept_units(site, mask) for site, mask in unit_masks.items()}
 
     def descend(self, gradients: Gradients, decay: bool = True) -> None:
+        scales = self._scales if self.clip is None else self._clipped(gradients, self.clip)
         for name, u in self.u.items():
             if self.weight_decay and decay:
                 u.mul_(1.0 - self.learning_rate * self.weight_decay)
-            gradient, scale = gradients[name], self._scales[name]
-            if isinstance(scale, Tensor):
-                dense = gradient.dense() if isinstance(gradient, Outer) else gradient
-                u.add_(dense * scale, alpha=-self.learning_rate)
-            elif isinstance(gradient, Outer):  # in place, without ever forming the gradient
-                u.baddbmm_(gradient.left.transpose(1, 2), gradient.right, alpha=-self.learning_rate * scale)
+            gradient, scale = gradients[name], scales[name]
+            if isinstance(gradient, Outer):  # in place, without ever forming the gradient
+                left, alone = (gradient.left * scale, 1.0) if isinstance(scale, Tensor) else (gradient.left, scale)
+                u.baddbmm_(left.transpose(1, 2), gradient.right, alpha=-self.learning_rate * alone)
+            elif isinstance(scale, Tensor):
+                u.add_(gradient * scale, alpha=-self.learning_rate)
             else:
                 u.add_(gradient, alpha=-self.learning_rate * scale)
+
+    def _clipped(self, gradients: Gradients, limit: float) -> dict[str, float | Tensor]:
+        """The factors on the gradients with clipping in them."""
+        squares = []
+        for name, scale in self._scales.items():
+            times = scale.flatten() if isinstance(scale, Tensor) else scale
+            squares.append(squared_norm(gradients[name]) * times**2)
+        factor = clip_factor(squares, limit)
+        return {n: s * factor.view(-1, *[1] * (self.full[n].dim() - 1)) for n, s in self._scales.items()}
 
     def finish(self) -> Params:
         self.layout.scatter(self.full, self.u, self.indices)

@@ -11,6 +11,7 @@ from fedbiad.arrays import Params, Pattern
 from fedbiad.models.base import Gradients, Outer
 from fedbiad.rows import AxisMasks, on_axis
 from fedbiad.spike_and_slab import shifted
+from fedbiad.training.clipping import clip_factor, squared_norm
 from fedbiad.training.step import LocalStep
 
 
@@ -33,13 +34,15 @@ class MaskedStep(LocalStep):
         return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
 
     def descend(self, gradients: Gradients, decay: bool = True) -> None:
+        # theta = mask o U, so the gradient with respect to U is the mask times that with respect to theta
+        steps = {name: _times(_dense(gradients[name]), self._scaled.get(name, [])) for name in self.full}
+        if self.clip is not None:
+            factor = clip_factor([squared_norm(step) for step in steps.values()], self.clip)
+            steps = {name: step * factor.view(-1, *[1] * (step.dim() - 1)) for name, step in steps.items()}
         for name, u in self.full.items():
             if self.weight_decay and decay:
                 u.add_(_times(u, self._held.get(name, [])), alpha=-self.learning_rate * self.weight_decay)
-            # theta = mask o U, so the gradient with respect to U is the mask times that with respect to theta
-            gradient = gradients[name]
-            dense = gradient.dense() if isinstance(gradient, Outer) else gradient
-            u.add_(_times(dense, self._scaled.get(name, [])), alpha=-self.learning_rate)
+            u.add_(steps[name], alpha=-self.learning_rate)
 
     def finish(self) -> Params:
         return self.full
@@ -47,6 +50,10 @@ class MaskedStep(LocalStep):
     def _factors(self, masks: AxisMasks) -> dict[str, list[Tensor]]:
         dims = {name: value.dim() for name, value in self.full.items()}
         return {name: [on_axis(mask, axis, dims[name]) for axis, mask in axes] for name, axes in masks.items()}
+
+
+def _dense(gradient: Tensor | Outer) -> Tensor:
+    return gradient.dense() if isinstance(gradient, Outer) else gradient
 
 
 def _times(value: Tensor, factors: list[Tensor]) -> Tensor:

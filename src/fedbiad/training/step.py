@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbiad import spike_and_slab
 from fedbiad.arrays import Params, Pattern
-from fedbiad.models.base import Gradients, Model
+from fedbiad.models.base import WHOLE, Gradients, Kept, Model
 from fedbiad.rows import Layout
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.batches import Batch
@@ -69,10 +69,11 @@ class LocalStep:
         noise: Noise | None = None,
         learning_rate: float,
         weight_decay: float = 0.0,
+        clip: float | None = None,
     ) -> None:
         self.model, self.layout, self.scale = model, layout, scale
         self.noise = noise or Noise(0.0, [])
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.learning_rate, self.weight_decay, self.clip = learning_rate, weight_decay, clip
         self.full = u
         self.pattern = pattern
 
@@ -88,12 +89,17 @@ class LocalStep:
         """The model's outputs with every class in its place."""
         return outputs
 
+    @property
+    def kept(self) -> Kept:
+        """The rows that are there, where the step computes with fewer than all."""
+        return WHOLE
+
     def kept_masks(self, unit_masks: dict[str, Tensor]) -> dict[str, Tensor]:
         """The part of ordinary dropout's masks that meets computed units."""
         return unit_masks
 
     def descend(self, gradients: Gradients, decay: bool = True) -> None:
-        """U <- U - eta [beta o grad_U L], and weight decay unless told otherwise; line 17."""
+        """U <- U - eta [beta o grad_U L], the gradient clipped, and weight decay unless told otherwise; line 17."""
         raise NotImplementedError
 
     def finish(self) -> Params:
@@ -103,7 +109,7 @@ class LocalStep:
     @torch.no_grad()
     def loss(self, theta: Params, batch: Batch, objective: Objective = plain_objective) -> Tensor:
         """Each client's loss at theta, without ordinary dropout [clients]."""
-        outputs = self.full_outputs(self.model.forward(theta, batch.inputs, {}))
+        outputs = self.full_outputs(self.model.forward(theta, batch.inputs, {}, self.kept))
         return objective(outputs, batch)
 
     def update(
@@ -126,7 +132,7 @@ class LocalStep:
         def head(outputs: Tensor) -> Tensor:
             return objective(self.full_outputs(outputs), batch)
 
-        return self.model.loss_and_gradients(theta, batch.inputs, self.kept_masks(unit_masks), head)
+        return self.model.loss_and_gradients(theta, batch.inputs, self.kept_masks(unit_masks), head, self.kept)
 
     def offsets(self) -> dict[str, int]:
         """Where each parameter begins in the full model, in the layout's order whatever the order of U."""

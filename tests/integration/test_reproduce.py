@@ -1,0 +1,136 @@
+"""Tables of the paper: the search, the choice, the result file and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbiad import reproduce as reproduction
+from fedbiad import results
+from fedbiad.compare import Cell
+from fedbiad.errors import DataError, PlanError
+from fedbiad.reproduce import Reproduction, reproduce
+from fedbiad.results import PRINTED, section, write_results
+from running import fedbiad
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of two methods on the digits, with two learning rates."""
+    monkeypatch.setattr(reproduction, "RATES", (0.0001, 0.1))
+    monkeypatch.setattr(reproduction, "TUNING_ROUNDS", 2)
+    monkeypatch.setattr(reproduction, "SIZES", {"digits": 8})
+    monkeypatch.setattr(reproduction, "TABLES", {"table1": {"FedAvg": "fedavg", "DGC": "fedbiad+dgc:paper"}})
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("small")
+class TestReproduce:
+    def test_searches_then_tests(self, tmp_path: Path) -> None:
+        stages: list[str] = []
+        todo = Reproduction("table1", "digits", tmp_path / "runs", seeds=(0, 1), rounds=3)
+        path = reproduce(todo, 2, tmp_path / "results", lambda stage, *_: stages.append(stage), lambda: False)
+        assert path == tmp_path / "results" / "table1-digits.json"
+        assert list(dict.fromkeys(stages)) == ["search", "test"]
+        found = json.loads(path.read_text())
+        assert [row["label"] for row in found["rows"]] == ["FedAvg", "DGC"]
+        fedavg, dgc = found["rows"]
+        assert fedavg["learning_rate"] == 0.1  # 0.0001 learns nothing in two rounds
+        assert fedavg["search"]["0.1"] > fedavg["search"]["0.0001"]
+        assert len(fedavg["accuracy_values"]) == 2
+        assert dgc["upload_per_client"]["encoded"] < fedavg["upload_per_client"]["encoded"]
+        assert found["search"] == {"rates": [0.0001, 0.1], "rounds": 2, "seed": 0}
+        assert not list((tmp_path / "runs").rglob("*.safetensors"))
+        before = path.read_bytes()
+        assert reproduce(todo, 2, tmp_path / "results", nothing, lambda: False) == path  # nothing left to run
+        assert path.read_bytes() == before
+
+    def test_a_search_never_sees_the_test_data(self, tmp_path: Path) -> None:
+        todo = Reproduction("table1", "digits", tmp_path)
+        searched = [cell for cells in todo.tuning().values() for cell in cells]
+        tested = [cell for cells in todo.final({"FedAvg": 0.1, "DGC": 0.1}).values() for cell in cells]
+        assert {cell.plan.evaluate_on for cell in searched} == {"validation"}
+        assert {cell.plan.evaluate_on for cell in tested} == {"test"}
+        assert len({cell.path for cell in searched + tested}) == len(searched + tested) == 2 * 2 + 2 * 3
+        each = [[cell.plan.training.learning_rate for cell in cells] for cells in todo.tuning().values()]
+        assert each == [[0.0001, 0.1]] * 2  # the same search for every method
+
+    def test_stopped_before_the_end_there_is_no_result(self, tmp_path: Path) -> None:
+        todo = Reproduction("table1", "digits", tmp_path / "runs", rounds=2)
+        assert reproduce(todo, 1, tmp_path, nothing, lambda: True) is None
+        assert not (tmp_path / "table1-digits.json").exists()
+
+    def test_unknown(self, tmp_path: Path) -> None:
+        for table, data in (("table9", "digits"), ("table1", "imagenet")):
+            with pytest.raises(PlanError, match="there are the tables table1 for digits"):
+                reproduce(Reproduction(table, data, tmp_path), 1, tmp_path, nothing, lambda: False)
+
+
+def row(label: str, accuracy: float, spread: float, **more: Any) -> dict[str, Any]:
+    return {
+        "label": label, "method": label.lower(), "learning_rate": 0.06, "accuracy": accuracy, "accuracy_std": spread,
+        "accuracy_last_five": accuracy, "accuracy_last_five_std": spread, "lttr": 0.0051, "time_to_accuracy": None,
+        "upload_per_client": {"paper": 530_000.0, "encoded": 529_000.0}, "download_per_client": {"encoded": 1e6},
+        **more,
+    }  # fmt: skip
+
+
+def result(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "table": "table1", "data": "fmnist", "seeds": [0, 1, 2], "rows": rows, "versions": {"torch": "2.13.0"},
+        "search": {"rates": [0.03, 0.06], "rounds": 20, "seed": 0},
+        "plan": {
+            "rounds": 60, "dropout_rate": 0.5, "target_accuracy": 0.8, "data": {"clients": 1000, "image_size": 32},
+        },
+    }  # fmt: skip
+
+
+class TestPage:
+    def test_the_paper_beside_ours(self) -> None:
+        lines = section(result([row("FedAvg", 0.8467, 0.001), row("FedBIAD", 0.8449, 0.001, learning_rate=0.03)]))
+        fedavg = next(line for line in lines if line.startswith("| FedAvg"))
+        assert "81.18 ± 1.09 | 84.67 ± 0.10" in fedavg
+        assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.1 ms | - |" in fedavg
+        assert any("| 0.06* |" in line for line in lines)  # at the end of the grid
+
+    @pytest.mark.parametrize(("ours", "turned"), [(0.84, True), (0.8461, False), (0.86, False)])
+    def test_where_the_order_does_not_come_out(self, ours: float, turned: bool) -> None:
+        """The paper has FedBIAD 83.59 ± .13 above FedAvg 81.18 ± 1.09: beyond both spreads."""
+        text = " ".join(section(result([row("FedAvg", 0.8467, 0.001), row("FedBIAD", ours, 0.001)])))
+        assert ("FedBIAD above FedAvg" in text) == turned
+        assert ("No pair comes out the other way" in text) != turned
+        assert "Best in the paper: FedBIAD; here: " + ("FedBIAD" if ours > 0.8467 else "FedAvg") in text
+
+    def test_all_methods_of_the_tables_have_printed_figures(self) -> None:
+        for (table, _), printed in PRINTED.items():
+            assert list(printed) == list(reproduction.TABLES[table])
+
+    def test_regenerates_without_a_difference(self, tmp_path: Path) -> None:
+        page = ROOT / "docs" / "results.md"
+        assert write_results(ROOT / "results", tmp_path / "results.md").read_bytes() == page.read_bytes()
+
+    def test_no_files(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="holds no result file; make one with `fedbiad reproduce table1`"):
+            write_results(tmp_path, tmp_path / "page.md")
+
+    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "table1-mnist.json").write_text("{")
+        ended = fedbiad("results", "--from", str(tmp_path), "-o", str(tmp_path / "page.md"))
+        assert ended.code == 2
+        assert "table1-mnist.json is damaged" in ended.err
+        assert not (tmp_path / "page.md").exists()
+
+
+def test_cells_have_names() -> None:
+    cells = Reproduction("table2", "mnist", Path("x")).tuning()["STC"]
+    assert all(isinstance(cell, Cell) for cell in cells)
+    assert cells[0].name == "STC lr=0.03 seed 0"
+    assert results.TITLES.keys() == reproduction.TABLES.keys()
