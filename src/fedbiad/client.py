@@ -14,7 +14,7 @@ from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Method
 from fedbiad.models.base import Model
 from fedbiad.rows import Layout
-from fedbiad.training.batches import Batch, LocalData
+from fedbiad.training.batches import Batch, LocalSamples
 from fedbiad.training.compact import CompactStep, has_idle
 from fedbiad.training.distillation import distilled_update
 from fedbiad.training.masked import MaskedStep
@@ -62,7 +62,7 @@ class Trained:
 
 
 def client_update(
-    work: LocalTraining, received: Params, cohort: Cohort, data: LocalData, state: ClientState
+    work: LocalTraining, received: Params, cohort: Cohort, data: LocalSamples, state: ClientState
 ) -> Trained:
     """ClientUpdate(U_{r-1}, r) for a block of clients at once; line numbers are those of Algorithm 1.
 

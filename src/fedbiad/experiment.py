@@ -19,6 +19,7 @@ from fedbiad.client import LocalTraining
 from fedbiad.compressors import Compressor
 from fedbiad.data import FederatedData, federate
 from fedbiad.data import load as load_data
+from fedbiad.data.base import ClientData
 from fedbiad.errors import DataError, LayoutError, PlanError
 from fedbiad.methods import Method
 from fedbiad.models import CNN, LSTM, MLP, Model, TorchModule
@@ -47,12 +48,13 @@ class Experiment:
     """Everything assembled, ready to run."""
 
     model: Model
-    data: FederatedData
+    data: ClientData
     transport: InProcess
     server: Server
     rounds: int
     seed: int
     evaluate_every: int = 1
+    top: int = 1
 
     def initial(self) -> Params:
         """U_0."""
@@ -66,8 +68,8 @@ class Experiment:
         for outcome in self.server.aggregate(self.transport, u, start, self.rounds, state):
             began = time.perf_counter()
             due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - LAST
-            due = due and len(self.data.eval_targets) > 0
-            metrics = evaluate(self.model, outcome.u, self.data.eval_inputs, self.data.eval_targets) if due else None
+            due = due and self.data.eval_size > 0
+            metrics = evaluate(self.model, outcome.u, self.data.evaluation(), self.top) if due else None
             counted = outcome.tally.record()
             totals = {way: _added(so_far, counted[way]) for way, so_far in totals.items()}
             yield (
@@ -125,7 +127,7 @@ def build_model(plan: Plan, data: FederatedData) -> Model:
 
 
 def assemble(
-    method: Method, model: Model, data: FederatedData, training: TrainingPlan, engine: EnginePlan, rounds: int,
+    method: Method, model: Model, data: ClientData, training: TrainingPlan, engine: EnginePlan, rounds: int,
     seed: int, selected: int, evaluate_every: int = 1, compressor: Compressor | None = None,
     network: Network | None = None, watch: int | None = None, run: int = 0,
 ) -> Experiment:  # fmt: skip

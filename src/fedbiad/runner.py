@@ -96,7 +96,7 @@ def _rounds(
         if ends:
             raise Stopped(directory.path, outcome.round)
     told = summarise(records, plan.target_accuracy)
-    judged_on = {"eval_samples": len(experiment.data.eval_targets)}
+    judged_on = {"eval_samples": experiment.data.eval_size}
     summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **judged_on, **told}
     with saving():
         directory.finish(summary)

@@ -320,9 +320,9 @@ def test_paper_count_by_brute_force(name: str) -> None:
 @each_method
 def test_it_learns(name: str) -> None:
     data = blobs()
-    before = evaluate(MODEL, initial(), data.eval_inputs, data.eval_targets)
+    before = evaluate(MODEL, initial(), data.evaluation())
     clients = federation(name)
-    after = evaluate(MODEL, clients.run(12)[-1].u, data.eval_inputs, data.eval_targets)
+    after = evaluate(MODEL, clients.run(12)[-1].u, data.evaluation())
     if name == "fedbiad-letter":  # a mean that counts dropped rows as zero shrinks the model; it need not learn
         assert math.isfinite(after.loss)
     else:

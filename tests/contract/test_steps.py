@@ -50,7 +50,7 @@ OPTIONS = {
     "decay": Options(scale=1 / (1 - RATE), weight_decay=0.05),
     "dropout": Options(dropout=0.3),
     "noise": Options(scale=1 / (1 - RATE), noise=1e-2),
-    "clip": Options(scale=1 / (1 - RATE), clip=0.7),
+    "clip": Options(scale=1 / (1 - RATE), clip=0.9),
     "all": Options(scale=1 / (1 - RATE), dropout=0.3, noise=1e-2),
 }
 CASES = [
@@ -310,7 +310,7 @@ def test_one_step_by_hand() -> None:
 
 
 def test_clipping_bites_for_some_and_spares_others() -> None:
-    """The battery above is no proof unless both happen: 0.7 lies among the norms of its gradients."""
+    """The battery above is no proof unless both happen: 0.9 lies among the norms of its gradients."""
     model = MODELS["mlp1"] if "mlp1" in MODELS else next(iter(MODELS.values()))
     step = make(MaskedStep, model, model.layout("units"), OPTIONS["clip"], torch.float64)
     norms = []
@@ -318,4 +318,4 @@ def test_clipping_bites_for_some_and_spares_others() -> None:
         _, gradients = step.gradients(step.sample_weights(v), batch_of(v, torch.float64), {}, plain_objective)
         squares = [squared_norm(gradient) for gradient in gradients.values()]
         norms += torch.stack(squares).sum(0).sqrt().tolist()
-    assert min(norms) < 0.7 < max(norms)
+    assert min(norms) < 0.9 < max(norms)

@@ -16,6 +16,7 @@ from fedbiad.errors import LayoutError
 from fedbiad.models import CNN, MLP, Model, TorchModule, module_shapes
 from fedbiad.models.base import Outer
 from fedbiad.rows import Layout, RowGroup, Slice
+from fedbiad.training.batches import Batch
 from fedbiad.training.evaluate import evaluate
 from fedbiad.training.objective import cross_entropy
 
@@ -219,10 +220,22 @@ def test_evaluate_by_hand() -> None:
     model = MLP(1, (), 2)
     u = {"layer1.weight": torch.tensor([[0.0], [1.0]]), "layer1.bias": torch.zeros(2)}
     x, y = torch.tensor([[math.log(3)], [math.log(3)], [-math.log(3)], [0.5]]), torch.tensor([1, 0, 0, 1])
-    metrics = evaluate(model, u, x, y)
+    metrics = evaluate(model, u, [Batch(x[None], y[None])])
     losses = [math.log(4 / 3), math.log(4), math.log(4 / 3), math.log(1 + math.exp(-0.5))]
     assert metrics.loss == pytest.approx(sum(losses) / 4, rel=1e-6)
-    assert metrics.accuracy == 0.75
+    assert metrics.accuracy == metrics.top1 == 0.75
+    weighted = evaluate(model, u, [Batch(x[None], y[None], torch.tensor([[1.0, 1, 1, 0]]))])
+    assert weighted.loss == pytest.approx(sum(losses[:3]) / 3, rel=1e-6)
+    assert weighted.accuracy == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("top", "right"), [(1, 1), (2, 2), (3, 3), (4, 4), (9, 4)])
+def test_evaluate_among_the_likeliest(top: int, right: int) -> None:
+    """Four classes with logits 0, 1, 2, 3 whatever the input; the answers are the classes in turn."""
+    model = MLP(1, (), 4)
+    u = {"layer1.weight": torch.zeros(4, 1), "layer1.bias": torch.arange(4.0)}
+    metrics = evaluate(model, u, [Batch(torch.zeros(1, 4, 1), torch.arange(4)[None])], top)
+    assert (metrics.accuracy, metrics.top1) == (right / 4, 1 / 4)
 
 
 def test_evaluate_in_batches() -> None:
@@ -232,6 +245,7 @@ def test_evaluate_in_batches() -> None:
     y = (x.sum(1) > 0).long()
     with torch.no_grad():
         logits = model.forward({name: value[None] for name, value in u.items()}, x[None], {})[0]
-    metrics = evaluate(model, u, x, y)
+    parts = [Batch(x[None, i : i + 2000], y[None, i : i + 2000]) for i in range(0, 4500, 2000)]
+    metrics = evaluate(model, u, parts)
     assert metrics.accuracy == pytest.approx(float((logits.argmax(1) == y).double().mean()))
     assert metrics.loss == pytest.approx(float(nn.functional.cross_entropy(logits, y)), rel=1e-5)

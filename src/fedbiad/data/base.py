@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from fedbiad import streams
 from fedbiad.arrays import IntArray
+from fedbiad.cohort import Cohort
 from fedbiad.data import digits, mnist
 from fedbiad.data.mnist import Arrays, Bytes
 from fedbiad.data.partition import Settings, split
 from fedbiad.errors import DataError
+from fedbiad.training.batches import Batch, LocalData, LocalSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,41 @@ def _standardise(images: Bytes, size: int, table: np.ndarray[tuple[int], np.dtyp
     return torch.from_numpy(table[padded]).unsqueeze(1)
 
 
+class ClientData(Protocol):
+    """What a run needs to know of its data, whatever they are."""
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """|D^k| of every client."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many answers there are."""
+        ...
+
+    @property
+    def eval_size(self) -> int:
+        """On how many samples a model is judged."""
+        ...
+
+    def local(self, cohort: Cohort, iterations: int, batch: int) -> LocalSamples:
+        """What a block of clients trains on in a round."""
+        ...
+
+    def evaluation(self) -> Iterator[Batch]:
+        """The samples a model is judged on [1, samples, ...]."""
+        ...
+
+
+EVAL_BATCH = 2000
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """The clients' samples as indices into one pool, and the samples the global model is judged on.
@@ -115,6 +152,23 @@ class FederatedData:
     def size(self, client: int) -> int:
         """How many samples one client holds."""
         return len(self.members[client])
+
+    @property
+    def eval_size(self) -> int:
+        """On how many samples a model is judged."""
+        return len(self.eval_targets)
+
+    def local(self, cohort: Cohort, iterations: int, batch: int) -> LocalData:
+        """What a block of clients trains on in a round: shuffled epochs, one after another."""
+        members = [self.members[client] for client in cohort.ids]
+        schedule = cohort.schedule([len(own) for own in members], iterations * batch)
+        return LocalData(self.inputs, self.targets, members, schedule, batch)
+
+    def evaluation(self) -> Iterator[Batch]:
+        """The samples a model is judged on [1, samples, ...]."""
+        for start in range(0, len(self.eval_targets), EVAL_BATCH):
+            part = slice(start, start + EVAL_BATCH)
+            yield Batch(self.eval_inputs[part].unsqueeze(0), self.eval_targets[part].unsqueeze(0))
 
 
 def federate(

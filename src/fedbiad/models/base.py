@@ -24,6 +24,23 @@ Kept = Mapping[str, Tensor]
 
 WHOLE: Kept = MappingProxyType({})
 
+
+@dataclass
+class Memory:
+    """What a recurrent model carries from one batch of a client to the next, whole whatever rows are there.
+
+    A model without recurrence leaves it empty.
+    """
+
+    state: list[tuple[Tensor, Tensor]] | None = None
+
+    def only_where(self, continues: Tensor) -> None:
+        """Forget the clients [clients] whose next batch does not follow on the last."""
+        if self.state is not None:
+            keep = continues.view(-1, 1, 1).to(self.state[0][0].dtype)
+            self.state = [(h * keep, c * keep) for h, c in self.state]
+
+
 Head = Callable[[Tensor], Tensor]
 """From outputs [clients, batch, classes] to each client's loss [clients]."""
 
@@ -62,21 +79,35 @@ class Model:
             params[name] = torch.from_numpy(stream.uniform(-bound, bound, shape).astype(np.float32))
         return params
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
+    def forward(
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
+    ) -> Tensor:
         """Outputs [clients, batch, classes] for parameters [clients, ...] and inputs [clients, batch, ...].
 
         The sizes of hidden layers are read off the parameters, so a compact sub-model runs through the same code.
         Where sizes do not say what is read (rows of one matrix among several that make a layer), `kept` does.
+        A recurrent model begins with what is in `memory` and leaves there what comes after; None: it begins with 0.
         `unit_masks` multiply the activations of the dropout sites they name (ordinary dropout; {} for none).
         """
         raise NotImplementedError
 
     def loss_and_gradients(
-        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head, kept: Kept = WHOLE
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        head: Head,
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
     ) -> tuple[Tensor, Gradients]:
         """Each client's loss [clients] and its gradient, by autograd; a model may state it instead."""
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        losses = head(self.forward(leaves, inputs, unit_masks, kept))
+        losses = head(self.forward(leaves, inputs, unit_masks, kept, memory))
         # clients are independent, so the gradient of the sum holds each client's own gradient
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         return losses.detach(), dict(zip(leaves, found, strict=True))

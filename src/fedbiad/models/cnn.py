@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own name for it
 from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
-from fedbiad.models.base import WHOLE, Kept, Model, class_rows, linear, masked_units, require_kind, unit_group
+from fedbiad.models.base import WHOLE, Kept, Memory, Model, class_rows, linear, masked_units, require_kind, unit_group
 from fedbiad.rows import Layout, RowKind
 
 KERNEL = 5
@@ -43,7 +43,14 @@ class CNN(Model):
         """Entries of one pooled map of the second convolution: the columns of the hidden layer that read a filter."""
         return (self.side // 4) ** 2
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
+    def forward(
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
+    ) -> Tensor:
         clients, batch = inputs.shape[:2]
         x = inputs.transpose(0, 1).reshape(batch, -1, *inputs.shape[3:])  # clients side by side as channel groups
         for name in ("conv1", "conv2"):

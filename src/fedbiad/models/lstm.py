@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import WHOLE, Kept, Model, class_rows, linear, masked_units, require_kind
+from fedbiad.models.base import WHOLE, Kept, Memory, Model, class_rows, linear, masked_units, require_kind
 from fedbiad.models.recurrent import lstm_layer, word_vectors
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
@@ -63,12 +63,25 @@ class LSTM(Model):
             params[name] = torch.from_numpy(stream.uniform(-bound, bound, shape).astype(np.float32))
         return params
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
-        """Logits [clients, batch x time, words] of sequences that begin with the state 0.
+    def forward(
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
+    ) -> Tensor:
+        """Logits [clients, batch x time, words] of sequences that begin with the state 0 or follow on `memory`.
 
         A unit's mask holds for all time steps of its sequence: `unit_masks` are [clients, batch, units].
         """
-        return self.run(params, inputs, unit_masks, self.initial_state(params, inputs.shape[1]), kept)[0]
+        state = self.initial_state(params, inputs.shape[1])
+        if memory is not None and memory.state is not None:
+            state = [self._there(i, pair, kept) for i, pair in zip(self._layers, memory.state, strict=True)]
+        logits, after = self.run(params, inputs, unit_masks, state, kept)
+        if memory is not None:
+            memory.state = [self._whole(i, pair, kept) for i, pair in zip(self._layers, after, strict=True)]
+        return logits
 
     def initial_state(self, params: Params, batch: int) -> State:
         """The state 0."""
@@ -148,6 +161,24 @@ class LSTM(Model):
         """d and D are the widths a word's vector and a layer have; J counts the rows of all matrices."""
         rows = 2 * self.vocabulary + self.layers * 8 * self.hidden
         return Structure(inputs=self.embedding, width=self.hidden, layers=self.layers + 2, rows=rows)
+
+    def _there(self, i: int, pair: tuple[Tensor, Tensor], kept: Kept) -> tuple[Tensor, Tensor]:
+        """Of a layer's state, the units that are there."""
+        units = kept.get(f"lstm{i}")
+        if units is None:
+            return pair
+        places = units[:, None].expand(-1, pair[0].shape[1], -1)
+        return pair[0].gather(2, places), pair[1].gather(2, places)
+
+    def _whole(self, i: int, pair: tuple[Tensor, Tensor], kept: Kept) -> tuple[Tensor, Tensor]:
+        """A layer's state with every unit in its place, apart from the graph; those that are not there hold 0."""
+        h, c = (part.detach() for part in pair)
+        units = kept.get(f"lstm{i}")
+        if units is None:
+            return h, c
+        places = units[:, None].expand(h.shape)
+        zeros = h.new_zeros(*h.shape[:2], self.hidden)
+        return zeros.scatter(2, places, h), zeros.scatter(2, places, c)
 
     @property
     def _layers(self) -> range:

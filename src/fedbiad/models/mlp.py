@@ -13,6 +13,7 @@ from fedbiad.models.base import (
     Gradients,
     Head,
     Kept,
+    Memory,
     Model,
     Outer,
     class_rows,
@@ -41,7 +42,14 @@ class MLP(Model):
             shapes[f"layer{i}.bias"] = (widths[i],)
         return shapes
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
+    def forward(
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
+    ) -> Tensor:
         x = inputs.flatten(2)
         for i in range(1, len(self.hidden) + 1):
             x = masked_units(linear(params, f"layer{i}", x).relu(), f"layer{i}", unit_masks)
@@ -49,7 +57,13 @@ class MLP(Model):
 
     @torch.no_grad()
     def loss_and_gradients(
-        self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], head: Head, kept: Kept = WHOLE
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        head: Head,
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
     ) -> tuple[Tensor, Gradients]:
         """Backpropagation stated by hand: weight gradients stay products and are never formed."""
         last = len(self.hidden) + 1

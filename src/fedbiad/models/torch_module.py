@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import WHOLE, Kept, Model
+from fedbiad.models.base import WHOLE, Kept, Memory, Model
 from fedbiad.rows import Layout, RowKind
 
 
@@ -52,7 +52,14 @@ class TorchModule(Model):
     def init(self, stream: np.random.Generator) -> Params:
         return {name: value.detach().clone() for name, value in self.module.named_parameters()}
 
-    def forward(self, params: Params, inputs: Tensor, unit_masks: dict[str, Tensor], kept: Kept = WHOLE) -> Tensor:
+    def forward(
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
+    ) -> Tensor:
         """One client after another: a module's forward knows no client axis.
 
         Gradients being recorded means training. The module's own random layers then draw from a generator seeded by

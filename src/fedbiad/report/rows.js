@@ -131,7 +131,7 @@ function scorePanel(place, runs) {
         layout: layout("row", "score", { yaxis: { rangemode: "tozero" } }),
         title: `Scores of rows, client ${client}`,
         text: `How much each row matters to client ${client}, as it remembers after round ${round}; in stage two it ` +
-          "keeps the highest.",
+          "chooses the rows it keeps by them.",
       };
     },
   });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,11 +14,31 @@ from fedbiad.arrays import IntArray, Pattern
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs [clients, batch, ...], targets [clients, batch], weight 0 where a sample is padding."""
+    """Inputs [clients, batch, ...], targets [clients, batch], weight 0 where a sample is padding.
+
+    `continues` [clients]: whose sequences follow on those of the batch before; None where samples are no sequences.
+    """
 
     inputs: Tensor
     targets: Tensor
     weight: Tensor | None = None
+    continues: Tensor | None = None
+
+
+class LocalSamples(Protocol):
+    """What a block of clients trains on in a round."""
+
+    def batch(self, step: int) -> Batch:
+        """The mini-batch of iteration `step`."""
+        ...
+
+    def whole(self) -> Batch:
+        """Every sample of every client, clients padded to the largest."""
+        ...
+
+    def present(self, classes: int) -> Pattern:
+        """Which classes each client has at all [clients, classes]."""
+        ...
 
 
 class LocalData:

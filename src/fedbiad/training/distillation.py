@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -33,10 +35,13 @@ def distilled_update(
     def imitated(outputs: Tensor, batch: Batch) -> Tensor:
         return soft_cross_entropy(outputs, answers[0], batch.weight)
 
+    before = replace(step.memory)  # both read the same past; the wide one is remembered
     step.set_pattern(wide)
     losses, gradients = step.gradients(step.sample_weights(iteration), batch, unit_masks, taught)
+    remembered, step.memory = step.memory, before
     step.set_pattern(narrow)
     _, imitating = step.gradients(step.sample_weights(iteration), batch, unit_masks, imitated)
+    step.memory = remembered
     with torch.no_grad():
         step.descend(imitating, decay=False)
         step.set_pattern(wide)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbiad import spike_and_slab
 from fedbiad.arrays import Params, Pattern
-from fedbiad.models.base import WHOLE, Gradients, Kept, Model
+from fedbiad.models.base import WHOLE, Gradients, Kept, Memory, Model
 from fedbiad.rows import Layout
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.batches import Batch
@@ -76,6 +76,7 @@ class LocalStep:
         self.learning_rate, self.weight_decay, self.clip = learning_rate, weight_decay, clip
         self.full = u
         self.pattern = pattern
+        self.memory = Memory()
 
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned stays in U."""
@@ -132,7 +133,12 @@ class LocalStep:
         def head(outputs: Tensor) -> Tensor:
             return objective(self.full_outputs(outputs), batch)
 
-        return self.model.loss_and_gradients(theta, batch.inputs, self.kept_masks(unit_masks), head, self.kept)
+        memory = None
+        if batch.continues is not None:
+            memory = self.memory
+            memory.only_where(batch.continues)
+        masks = self.kept_masks(unit_masks)
+        return self.model.loss_and_gradients(theta, batch.inputs, masks, head, self.kept, memory)
 
     def offsets(self) -> dict[str, int]:
         """Where each parameter begins in the full model, in the layout's order whatever the order of U."""

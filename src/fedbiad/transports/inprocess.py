@@ -10,10 +10,9 @@ import numpy as np
 
 from fedbiad.client import LocalTraining, Trained, client_update
 from fedbiad.cohort import Cohort
-from fedbiad.data.base import FederatedData
+from fedbiad.data.base import ClientData
 from fedbiad.sending import Arrived, Channel
 from fedbiad.state import MemoryStore
-from fedbiad.training.batches import LocalData
 from fedbiad.transports.base import Request, Updates, Watched
 
 
@@ -22,7 +21,7 @@ class InProcess:
     """`block` clients side by side on a leading axis; their states are kept in `store`."""
 
     work: LocalTraining
-    data: FederatedData
+    data: ClientData
     store: MemoryStore
     seed: int
     channel: Channel
@@ -31,7 +30,7 @@ class InProcess:
     """A client whose rounds are looked at closely."""
 
     def sizes(self) -> list[int]:
-        return [len(own) for own in self.data.members]
+        return list(self.data.sizes)
 
     def exchange(self, request: Request) -> Iterator[Updates]:
         asked = Cohort(self.seed, request.round, request.ids, request.assigned)
@@ -40,15 +39,13 @@ class InProcess:
             yield self._block(request, cohort)
 
     def _block(self, request: Request, cohort: Cohort) -> Updates:
-        members = [self.data.members[client] for client in cohort.ids]
+        sizes = self.data.sizes
         received, download = self.channel.download(request.u, cohort)
         began = time.perf_counter()
-        visits = self.work.iterations * self.work.batch
-        schedule = cohort.schedule([len(own) for own in members], visits)
-        local = LocalData(self.data.inputs, self.data.targets, members, schedule, self.work.batch)
+        local = self.data.local(cohort, self.work.iterations, self.work.batch)
         own = cohort.knowing(local.present(self.data.classes))
         trained = client_update(self.work, received, own, local, self.store.get(cohort.ids))
-        arrived = self.channel.upload(request.u, own, trained, [len(samples) for samples in members])
+        arrived = self.channel.upload(request.u, own, trained, [sizes[client] for client in cohort.ids])
         seconds = (time.perf_counter() - began) / len(cohort)
         # a client that failed keeps the state it had
         kept = np.zeros(len(cohort), dtype=np.bool_)
