@@ -84,6 +84,7 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = plans.load("mnist", {"method": "fedavg", "rounds": str(arguments.rounds)})
     data = load_federated(plan)
+    assert isinstance(data, FederatedData)
     runs(plan, data)
     experiment, alone = build(plan, data), build(plan.replace(engine={"block": 1}), data)
     sizes(experiment, tuple(range(0, 7 * arguments.clients, 7)), arguments.rounds)

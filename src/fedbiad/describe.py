@@ -84,7 +84,7 @@ def _model_and_data(plan: Plan) -> tuple[Model, str]:
     sizes = sorted(data.sizes)
     return build_model(plan, data), (
         f"{plan.data.name}, {plan.data.partition} partition: {len(sizes)} clients with {sizes[0]} to {sizes[-1]} "
-        f"samples ({data.unused} unused), judged on {len(data.eval_targets)} {data.eval_split} samples"
+        f"samples ({data.unused} unused), judged on {data.eval_size} {data.eval_split} samples"
     )
 
 

@@ -17,14 +17,15 @@ from fedbiad.aggregation import MajorityVote
 from fedbiad.arrays import ClientState, Params, ServerState
 from fedbiad.client import LocalTraining
 from fedbiad.compressors import Compressor
-from fedbiad.data import FederatedData, federate
+from fedbiad.data import FederatedData, federate, text
 from fedbiad.data import load as load_data
 from fedbiad.data.base import ClientData
+from fedbiad.data.language import LanguageData, federate_text
 from fedbiad.errors import DataError, LayoutError, PlanError
 from fedbiad.methods import Method
 from fedbiad.models import CNN, LSTM, MLP, Model, TorchModule
 from fedbiad.network import Network, lttr, time_to_accuracy
-from fedbiad.plan import EnginePlan, Plan, TrainingPlan, selected_count, to_toml
+from fedbiad.plan import CORPORA, EnginePlan, Plan, TrainingPlan, selected_count, to_toml
 from fedbiad.plan_problems import key_problems_of, resolve
 from fedbiad.rows import Layout
 from fedbiad.sending import PREFIX, Channel
@@ -77,6 +78,7 @@ class Experiment:
                     "round": outcome.round,
                     "accuracy": metrics.accuracy if metrics else None,
                     "loss": metrics.loss if metrics else None,
+                    **({"top1": metrics.top1 if metrics else None} if self.top > 1 else {}),
                     **counted,
                     **{f"total_{way}": total for way, total in totals.items()},
                     "seconds": {
@@ -89,7 +91,7 @@ class Experiment:
             )
 
 
-def build(plan: Plan, data: FederatedData | None = None) -> Experiment:
+def build(plan: Plan, data: FederatedData | LanguageData | None = None) -> Experiment:
     """Load the data of a plan (unless given) and assemble it."""
     data = data or load_federated(plan)
     model = build_model(plan, data)
@@ -98,12 +100,18 @@ def build(plan: Plan, data: FederatedData | None = None) -> Experiment:
     return assemble(
         method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, plan.selected_clients,
         plan.evaluate_every, compressor, plan.network, plan.watch, int.from_bytes(run, "little"),
+        plan.top,
     )  # fmt: skip
 
 
-def load_federated(plan: Plan) -> FederatedData:
+def load_federated(plan: Plan) -> FederatedData | LanguageData:
     """The data of a plan, spread over its clients."""
     settings = plan.data
+    if settings.name in CORPORA:
+        corpus = text.load(settings.name, words=settings.vocabulary, cased=settings.cased,
+                           collection=settings.collection, users=settings.clients)  # fmt: skip
+        return federate_text(corpus, clients=settings.clients, seed=plan.seed, bptt=settings.bptt,
+                             evaluate_on=plan.evaluate_on, carry=settings.carry)  # fmt: skip
     return federate(
         load_data(settings.name, settings.image_size), partition=settings.partition, clients=settings.clients,
         seed=plan.seed, labels_per_client=settings.labels_per_client, concentration=settings.concentration,
@@ -116,8 +124,10 @@ def build_lstm(plan: Plan) -> LSTM:
     return LSTM(plan.data.vocabulary or 1, plan.model.embedding, plan.model.hidden[0], plan.model.layers)
 
 
-def build_model(plan: Plan, data: FederatedData) -> Model:
+def build_model(plan: Plan, data: FederatedData | LanguageData) -> Model:
     """The plan's model, its ends fitted to the data."""
+    if isinstance(data, LanguageData):
+        return build_lstm(plan)
     channels, side = data.inputs.shape[1], data.inputs.shape[2]
     if plan.model.name == "mlp":
         return MLP(data.inputs[0].numel(), tuple(plan.model.hidden), data.classes)
@@ -129,7 +139,7 @@ def build_model(plan: Plan, data: FederatedData) -> Model:
 def assemble(
     method: Method, model: Model, data: ClientData, training: TrainingPlan, engine: EnginePlan, rounds: int,
     seed: int, selected: int, evaluate_every: int = 1, compressor: Compressor | None = None,
-    network: Network | None = None, watch: int | None = None, run: int = 0,
+    network: Network | None = None, watch: int | None = None, run: int = 0, top: int = 1,
 ) -> Experiment:  # fmt: skip
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
     if training.dropout and not model.dropout_sites:
@@ -151,7 +161,7 @@ def assemble(
     share = None if compressor is None else compressor.vote_step
     vote = None if share is None else MajorityVote(share * training.learning_rate)
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
-    return Experiment(model, data, transport, server, rounds, seed, evaluate_every)
+    return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)
 
 
 def _often_selected(seed: int, clients: int, selected: int, rounds: int) -> int:

@@ -46,7 +46,13 @@ class DataPlan:
     concentration: Positive = 0.5
     image_size: Count | None = None
     vocabulary: Count | None = None
-    """Words of a language model."""
+    """Words of a language model, the commonest of the training part; all others are `<unk>`."""
+    bptt: Count = 20
+    """Tokens of a window."""
+    carry: bool = False
+    """Whether clients read their text in order, the state carried from one window to the next."""
+    cased: bool = False
+    collection: Literal["college", "pushshift"] = "college"
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,8 @@ class Plan:
     dropout_rate: Rate = 0.5
     evaluate_on: Literal["test", "validation"] = "test"
     evaluate_every: Count = 1
+    top: Count = 1
+    """An answer among this many likeliest counts as right."""
     model: ModelPlan = field(default_factory=ModelPlan)
     engine: EnginePlan = field(default_factory=EnginePlan)
     network: Network = field(default_factory=Network)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ RATES = (0.03, 0.06, 0.12, 0.24)
 """Learning rates tried for every method."""
 TUNING_ROUNDS = 20
 TUNING_SEED = 0
+TIMING_ROUNDS = 7
+"""Rounds whose median length is told; runs of other methods beside them would stretch it."""
 
 TABLES: dict[str, dict[str, str]] = {
     "table1": {
@@ -84,6 +87,14 @@ class Reproduction:
             for label, name in TABLES[self.table].items()
         }
 
+    def timing(self, rates: dict[str, float]) -> dict[str, list[Cell]]:
+        """For each method a few rounds by themselves, one run after another: how long its training takes."""
+        base = self.base().replace(rounds=TIMING_ROUNDS)
+        return {
+            label: [self._cell(label, with_rate(base, name, rates[label]), "time")]
+            for label, name in TABLES[self.table].items()
+        }
+
     def _cell(self, label: str, plan: Plan, stage: str) -> Cell:
         return Cell(label, plan, self.out / self.data / stage / f"{safe_name(label)}-seed{plan.seed}")
 
@@ -111,11 +122,15 @@ def reproduce(
     final = todo.final(rates)
     if not _run("test", final, jobs, on_progress, stop):
         return None
+    timing = todo.timing(rates)
+    if not _run("time", timing, 1, on_progress, stop):
+        return None
     base = todo.base()
     rows = compare.table([cell for cells in final.values() for cell in cells])
     for row in rows:
         row["method"] = TABLES[todo.table][row["label"]]
         row["learning_rate"] = rates[row["label"]]
+        row.update(_times(timing[row["label"]][0], final[row["label"]], base.target_accuracy))
         row["search"] = dict(zip(map(str, RATES), scores[row["label"]], strict=True))
     found = {
         "table": todo.table, "data": todo.data, "plan": to_dict(base), "seeds": list(todo.seeds),
@@ -126,6 +141,26 @@ def reproduce(
     path = results / f"{todo.table}-{todo.data}.json"
     write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
     return path
+
+
+def _times(timed: Cell, tested: list[Cell], target: float | None) -> dict[str, Any]:
+    """Local training time and time-to-accuracy: the rounds each seed needed, at the length of an undisturbed round."""
+    rounds = [record["seconds"] for record in RunDir(timed.path).records()]
+    each = statistics.median(seconds["round"] for seconds in rounds)
+    needed = [_rounds_to(RunDir(cell.path).records(), target) for cell in tested]
+    reached = [count for count in needed if count is not None]
+    return {
+        "lttr": statistics.median(seconds["local"] for seconds in rounds),
+        "round_seconds": each,
+        "rounds_to_target": needed,
+        "time_to_accuracy": each * statistics.mean(reached) if len(reached) == len(needed) else None,
+    }
+
+
+def _rounds_to(records: Sequence[Mapping[str, Any]], target: float | None) -> int | None:
+    """The first round of at least this accuracy."""
+    good = (record["round"] for record in records if target is not None and (record["accuracy"] or 0.0) >= target)
+    return next(good, None)
 
 
 def _run(

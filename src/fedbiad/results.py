@@ -100,7 +100,11 @@ def section(result: Result) -> list[str]:
     printed = PRINTED[result["table"], result["data"]]
     lines += [_row(row, printed[row["label"]], max(search["rates"]), min(search["rates"])) for row in result["rows"]]
     target = plan.get("target_accuracy")
-    notes = [f"TTA: seconds until {100 * target:.0f} % accuracy by the paper's links; - where a seed never got there."]
+    notes = [
+        f"LTTR: median local training time of a client over a few rounds of the method by itself. TTA: mean number of "
+        f"rounds until {100 * target:.0f} % accuracy, times the length of such a round on the paper's links (slowest "
+        f"client and aggregation); - where a seed never got there."
+    ]
     notes += ["A learning rate with * is at the end of the grid."]
     return [*lines, "", *_paragraph(" ".join(notes)), "", *_order(result), ""]
 

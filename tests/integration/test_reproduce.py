@@ -39,13 +39,15 @@ class TestReproduce:
         todo = Reproduction("table1", "digits", tmp_path / "runs", seeds=(0, 1), rounds=3)
         path = reproduce(todo, 2, tmp_path / "results", lambda stage, *_: stages.append(stage), lambda: False)
         assert path == tmp_path / "results" / "table1-digits.json"
-        assert list(dict.fromkeys(stages)) == ["search", "test"]
+        assert list(dict.fromkeys(stages)) == ["search", "test", "time"]
         found = json.loads(path.read_text())
         assert [row["label"] for row in found["rows"]] == ["FedAvg", "DGC"]
         fedavg, dgc = found["rows"]
         assert fedavg["learning_rate"] == 0.1  # 0.0001 learns nothing in two rounds
         assert fedavg["search"]["0.1"] > fedavg["search"]["0.0001"]
-        assert len(fedavg["accuracy_values"]) == 2
+        assert len(fedavg["accuracy_values"]) == len(fedavg["rounds_to_target"]) == 2
+        assert fedavg["time_to_accuracy"] is None  # the digits have no target
+        assert 0 < fedavg["lttr"] < fedavg["round_seconds"]
         assert dgc["upload_per_client"]["encoded"] < fedavg["upload_per_client"]["encoded"]
         assert found["search"] == {"rates": [0.0001, 0.1], "rounds": 2, "seed": 0}
         assert not list((tmp_path / "runs").rglob("*.safetensors"))
@@ -72,6 +74,14 @@ class TestReproduce:
         for table, data in (("table9", "digits"), ("table1", "imagenet")):
             with pytest.raises(PlanError, match="there are the tables table1 for digits"):
                 reproduce(Reproduction(table, data, tmp_path), 1, tmp_path, nothing, lambda: False)
+
+
+def test_rounds_to_a_target() -> None:
+    records = [{"round": r, "accuracy": a} for r, a in ((1, 0.5), (2, None), (3, 0.8), (4, 0.79), (5, 0.9))]
+    assert reproduction._rounds_to(records, 0.8) == 3
+    assert reproduction._rounds_to(records, 0.81) == 5
+    assert reproduction._rounds_to(records, 0.95) is None
+    assert reproduction._rounds_to(records, None) is None
 
 
 def row(label: str, accuracy: float, spread: float, **more: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -118,7 +120,7 @@ def test_windows_are_the_clients_own_tokens_shifted_by_one(
 ) -> None:
     data = make_data(sizes, bptt)
     cohort = Cohort(3, round_, tuple(range(data.num_clients)))
-    local = data.local(cohort, 7, batch, carry)
+    local = replace(data, carry=carry).local(cohort, 7, batch)
     for v in range(7):
         got = local.batch(v)
         assert got.inputs.shape == (len(sizes), batch, bptt)
@@ -141,7 +143,7 @@ def test_an_epoch_covers_each_target_once(size: int, bptt: int, batch: int, carr
     # An epoch as a whole number of iterations: of one window each, or of all lanes.
     turns, width = (targets // (bptt * batch), batch) if carry else (windows, 1)
     assume(turns > 0)
-    local = data.local(Cohort(0, round_, (0,)), 2 * turns, width, carry)
+    local = replace(data, carry=carry).local(Cohort(0, round_, (0,)), 2 * turns, width)
     for epoch in range(2):
         seen = torch.cat([local.batch(v).targets[0] for v in range(epoch * turns, (epoch + 1) * turns)])
         covered = turns * width * bptt
@@ -155,7 +157,11 @@ def test_what_an_epoch_leaves_over_changes_from_round_to_round() -> None:
 
     def firsts(carry: bool) -> set[int]:
         return {
-            int(torch.cat([data.local(Cohort(0, r, (0,)), 3, 1, carry).batch(v).inputs for v in range(3)]).min())
+            int(
+                torch.cat(
+                    [replace(data, carry=carry).local(Cohort(0, r, (0,)), 3, 1).batch(v).inputs for v in range(3)]
+                ).min()
+            )
             for r in range(30)
         }
 
@@ -166,7 +172,7 @@ def test_what_an_epoch_leaves_over_changes_from_round_to_round() -> None:
 @given(sizes=st.lists(st.integers(10, 90), min_size=1, max_size=4), bptt=st.integers(1, 5), batch=st.integers(1, 4))
 def test_carried_windows_follow_one_another(sizes: list[int], bptt: int, batch: int) -> None:
     data = make_data(sizes, bptt)
-    local = data.local(Cohort(1, 2, tuple(range(len(sizes)))), 30, batch, carry=True)
+    local = replace(data, carry=True).local(Cohort(1, 2, tuple(range(len(sizes)))), 30, batch)
     before = local.batch(0)
     first = before.inputs
     assert before.continues is not None
@@ -186,7 +192,7 @@ def test_carried_windows_follow_one_another(sizes: list[int], bptt: int, batch: 
 
 def test_lanes_overlap_where_a_client_has_less_than_a_window_for_each() -> None:
     data = make_data([12], bptt=5)  # 11 targets, 4 lanes of 5
-    local = data.local(Cohort(0, 1, (0,)), 2, 4, carry=True)
+    local = replace(data, carry=True).local(Cohort(0, 1, (0,)), 2, 4)
     assert local.batch(0).inputs[0, :, 0].tolist() == [0, 2, 4, 6]
     assert local.batch(0).targets[0, -1] == 11
     assert torch.equal(local.batch(0).inputs, local.batch(1).inputs)
@@ -200,9 +206,9 @@ def test_independent_windows_never_continue() -> None:
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_clients_windows_do_not_depend_on_its_block(carry: bool) -> None:
     data = make_data([30, 47, 61], bptt=4)
-    together = data.local(Cohort(5, 3, (2, 0, 1)), 5, 3, carry)
+    together = replace(data, carry=carry).local(Cohort(5, 3, (2, 0, 1)), 5, 3)
     for position, client in enumerate((2, 0, 1)):
-        alone = data.local(Cohort(5, 3, (client,)), 5, 3, carry)
+        alone = replace(data, carry=carry).local(Cohort(5, 3, (client,)), 5, 3)
         for v in range(5):
             assert torch.equal(alone.batch(v).inputs[0], together.batch(v).inputs[position])
             assert torch.equal(alone.batch(v).targets[0], together.batch(v).targets[position])

@@ -20,7 +20,8 @@ from fedbiad.loss_trend import is_check
 from fedbiad.methods import METHODS, FedAvg, FedBIAD, FedDrop
 from fedbiad.plan import Plan, from_dict, load, to_toml
 
-BUILT_IN = ("digits", "fmnist", "mnist")
+IMAGES = ("digits", "fmnist", "mnist")
+BUILT_IN = (*IMAGES, "ptb", "wikitext2")
 
 READINGS = {
     "aggregation": ("holders", "zeros"),
@@ -153,7 +154,7 @@ def options(name: str) -> st.SearchStrategy[dict[str, Any]]:
 def valid(draw: st.DrawFn) -> dict[str, Any]:
     """Any valid plan, as plain dictionaries."""
     clients = draw(st.integers(1, 10**6))
-    data: dict[str, Any] = {"name": draw(st.sampled_from(BUILT_IN)), "clients": clients}
+    data: dict[str, Any] = {"name": draw(st.sampled_from(IMAGES)), "clients": clients}
     data |= draw(st.fixed_dictionaries({}, optional={
         "partition": st.sampled_from(["labels", "cyclic", "dirichlet", "iid"]), "labels_per_client": st.integers(1, 10),
         "concentration": positive,
@@ -321,7 +322,14 @@ class TestProblems:
 
     def test_a_cnn_has_one_hidden_layer(self) -> None:
         (line,) = problems(model={"name": "cnn", "hidden": [8, 8]})
-        assert line == "model.hidden: a cnn has one hidden layer, not 2"
+        assert line == "model.hidden: a cnn has one hidden size, not 2"
+
+    def test_text_needs_an_lstm_and_a_vocabulary(self) -> None:
+        line, missing = problems(data={"name": "ptb", "clients": 10})
+        assert line == "model.name = 'mlp' does not fit data.name = 'ptb': an lstm reads text, the others read images"
+        assert missing == "data.vocabulary is missing: the number of words"
+        (line,) = problems(model={"name": "lstm", "hidden": [8]})
+        assert "an lstm reads text" in line
 
     def test_replace_checks_again(self) -> None:
         with pytest.raises(PlanError, match="rounds"):

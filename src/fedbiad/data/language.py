@@ -23,31 +23,24 @@ from fedbiad.errors import DataError
 from fedbiad.training.batches import Batch
 
 
-@dataclass(frozen=True)
-class TextBatch(Batch):
-    """Inputs [clients, batch, bptt], targets (and weight) [clients, batch x bptt], time running fastest.
-
-    Where `continues` [clients] is True, the windows follow on those of the batch before: the state may be carried.
-    """
-
-    continues: Tensor | None = None
-
-
 class LocalText:
-    """Windows of a block of clients, taken from a common pool of tokens."""
+    """Windows of a block of clients, taken from a common pool of tokens.
+
+    A batch has inputs [clients, batch, bptt] and targets (and weight) [clients, batch x bptt], time running fastest.
+    """
 
     def __init__(
         self, tokens: Tensor, spans: list[tuple[int, int]], bptt: int, starts: IntArray, continues: Pattern
     ) -> None:
         self._tokens, self._spans, self._bptt = tokens, spans, bptt
         self._starts, self._continues = torch.from_numpy(starts), torch.from_numpy(continues)
-        self._whole: TextBatch | None = None
+        self._whole: Batch | None = None
 
-    def batch(self, step: int) -> TextBatch:
+    def batch(self, step: int) -> Batch:
         """The windows of iteration `step`."""
         positions = self._starts[:, step, :, None] + torch.arange(self._bptt + 1)
         windows = self._tokens[positions]
-        return TextBatch(windows[..., :-1], windows[..., 1:].flatten(1), continues=self._continues[:, step])
+        return Batch(windows[..., :-1], windows[..., 1:].flatten(1), continues=self._continues[:, step])
 
     def present(self, classes: int) -> Pattern:
         """Which words each client has at all [clients, classes]."""
@@ -56,7 +49,7 @@ class LocalText:
             found[i, self._tokens[start:end].numpy()] = True
         return found
 
-    def whole(self) -> TextBatch:
+    def whole(self) -> Batch:
         """Every target of every client once, in windows that each begin anew; clients padded to the largest."""
         if self._whole is None:
             rows = max(-(-(end - start - 1) // self._bptt) for start, end in self._spans)
@@ -65,7 +58,7 @@ class LocalText:
             positions = torch.tensor([[start] for start, _ in self._spans]) + torch.minimum(places, ends - 1)
             inputs = self._tokens[positions].view(len(self._spans), rows, self._bptt)
             continues = torch.zeros(len(self._spans), dtype=torch.bool)
-            self._whole = TextBatch(inputs, self._tokens[positions + 1], (places < ends).float(), continues)
+            self._whole = Batch(inputs, self._tokens[positions + 1], (places < ends).float(), continues)
         return self._whole
 
 
@@ -86,6 +79,8 @@ class LanguageData:
     bptt: int
     left_out: tuple[str, ...]
     unused: int
+    carry: bool = False
+    """Whether clients read their streams in order, their state carried from one window to the next."""
 
     @property
     def num_clients(self) -> int:
@@ -101,7 +96,16 @@ class LanguageData:
         """How many tokens one client holds."""
         return self.sizes[client]
 
-    def local(self, cohort: Cohort, iterations: int, batch: int, carry: bool = False) -> LocalText:
+    @property
+    def eval_size(self) -> int:
+        """How many words a model is asked for when it is judged."""
+        return len(self.eval_tokens) - 1
+
+    def evaluation(self) -> Iterator[Batch]:
+        """The windows a model is judged on."""
+        return evaluation_windows(self.eval_tokens, self.bptt)
+
+    def local(self, cohort: Cohort, iterations: int, batch: int) -> LocalText:
         """What a block of clients trains on in a round of `iterations`, `batch` windows each.
 
         Without `carry` windows are drawn without replacement, in shuffled epochs. With it the stream is cut into
@@ -109,11 +113,11 @@ class LanguageData:
         """
         spans = [self.spans[client] for client in cohort.ids]
         targets = np.array([end - start - 1 for start, end in spans], dtype=np.int64)
-        stride = self.bptt * (batch if carry else 1)
+        stride = self.bptt * (batch if self.carry else 1)
         turns = np.maximum(targets // stride, 1)  # of an epoch
         spare = np.maximum(targets - turns * stride, 0)
         shifts = [start + cohort.stream(i, "windows").integers(spare[i] + 1) for i, (start, _) in enumerate(spans)]
-        if carry:
+        if self.carry:
             turn = np.arange(iterations) % turns[:, None]
             positions = lane_starts(targets, self.bptt, batch)[:, None, :] + self.bptt * turn[:, :, None]
         else:
@@ -133,7 +137,13 @@ def lane_starts(targets: IntArray, bptt: int, batch: int) -> IntArray:
 
 
 def federate_text(
-    corpus: Corpus, *, clients: int = 100, seed: int, bptt: int, evaluate_on: Literal["test", "validation"] = "test"
+    corpus: Corpus,
+    *,
+    clients: int = 100,
+    seed: int,
+    bptt: int,
+    evaluate_on: Literal["test", "validation"] = "test",
+    carry: bool = False,
 ) -> LanguageData:
     """Deal the training part to clients: by user where users are named, else shuffled lines in equal numbers."""
     if evaluate_on not in ("test", "validation"):
@@ -162,10 +172,11 @@ def federate_text(
         bptt=bptt,
         left_out=tuple(name for name in dealt if name not in kept),
         unused=len(corpus.train) - ends[-1],
+        carry=carry,
     )
 
 
-def evaluation_windows(tokens: Tensor, bptt: int, lanes: int = 20) -> Iterator[TextBatch]:
+def evaluation_windows(tokens: Tensor, bptt: int, lanes: int = 20) -> Iterator[Batch]:
     """The whole stream in `lanes` read side by side, state carried: inputs [1, lanes, bptt], each target once.
 
     A lane's last window is padded with weight 0. Each lane begins with the state 0, so one lane alone is exact.
@@ -179,7 +190,7 @@ def evaluation_windows(tokens: Tensor, bptt: int, lanes: int = 20) -> Iterator[T
         inside = positions.clamp(max=targets - 1)
         weight = real.float().flatten().unsqueeze(0)
         following = torch.tensor([begin > 0])
-        yield TextBatch(tokens[inside].unsqueeze(0), tokens[inside + 1].flatten().unsqueeze(0), weight, following)
+        yield Batch(tokens[inside].unsqueeze(0), tokens[inside + 1].flatten().unsqueeze(0), weight, following)
 
 
 def _by_user(corpus: Corpus) -> dict[str, Tokens]:
