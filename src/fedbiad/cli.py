@@ -19,13 +19,13 @@ from fedbiad import compare as comparison
 from fedbiad import plan as plans
 from fedbiad import runner
 from fedbiad.compare import INTERRUPTED
-from fedbiad.data import DATASETS, fetch
+from fedbiad.data import DATASETS, fetch, text
 from fedbiad.data import load as load_data
 from fedbiad.describe import describe_plan, theory_table
 from fedbiad.errors import DataError, FedbiadError, PlanError
 from fedbiad.experiment import LAST, Record
 from fedbiad.files import safe_name
-from fedbiad.plan import Plan
+from fedbiad.plan import CORPORA, Plan
 from fedbiad.progress import Reporter, StageProgress, bars, megabytes
 from fedbiad.report import write_report
 from fedbiad.reproduce import SIZES, TABLES, Reproduction
@@ -42,7 +42,10 @@ data_app = typer.Typer(no_args_is_help=True, help="Fetch and list data sets.")
 app.add_typer(data_app, name="data")
 
 PlanArgument = Annotated[
-    str, typer.Argument(metavar="PLAN", help="A TOML file, or a built-in plan: mnist, fmnist or digits.")
+    str,
+    typer.Argument(
+        metavar="PLAN", help="A TOML file, or a built-in plan: mnist, fmnist, ptb, wikitext2, reddit or digits."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -179,7 +182,7 @@ def theory(plan: PlanArgument, settings: SetOption = None) -> None:
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join((*DATASETS, *CORPORA))}.")],
     force: Annotated[bool, typer.Option("--force", help="Fetch again even if the files are there.")] = False,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing if the data set can be loaded.")] = False,
 ) -> None:
@@ -193,8 +196,8 @@ def data_fetch(
 @data_app.command("list")
 def data_list() -> None:
     """List the data sets, and whether each can be loaded."""
-    for name in DATASETS:
-        print(f"{name:8} {'ready' if _loads(name) else f'missing: fedbiad data fetch {name}'}")
+    for name in (*DATASETS, *CORPORA):
+        print(f"{name:10} {'ready' if _loads(name) else f'missing: fedbiad data fetch {name}'}")
 
 
 def main() -> NoReturn:
@@ -225,7 +228,7 @@ def main() -> NoReturn:
 
 def _loads(name: str) -> bool:
     try:
-        load_data(name)
+        text.load(name) if name in CORPORA else load_data(name)
     except DataError:
         return False
     return True

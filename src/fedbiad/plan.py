@@ -41,7 +41,7 @@ class DataPlan:
     __pydantic_config__ = CLOSED
     name: Literal["mnist", "fmnist", "digits", "ptb", "wikitext2", "reddit"]
     clients: Count
-    partition: Literal["labels", "cyclic", "dirichlet", "iid"] = "labels"
+    partition: Literal["labels", "cyclic", "dirichlet", "iid", "users"] = "labels"
     labels_per_client: Count = 5
     concentration: Positive = 0.5
     image_size: Count | None = None
@@ -288,6 +288,10 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     if text != recurrent:
         problems.append(f"model.name = {model.get('name', 'mlp')!r} does not fit data.name = {data.get('name')!r}: "
                         "an lstm reads text, the others read images")  # fmt: skip
+    dealt, wanted = data.get("partition", "labels"), {"reddit": ["users"]}.get(str(data.get("name")), ["iid"])
+    if (dealt not in wanted) if text else dealt == "users":
+        kinds = " or ".join(wanted) if text else "labels, cyclic, dirichlet or iid"
+        problems.append(f"data.partition = {dealt!r}: {data.get('name')} is dealt out by {kinds}")
     if text and "vocabulary" not in data:
         problems.append("data.vocabulary is missing: the number of words")
     if model.get("name") in ("cnn", "lstm") and isinstance(hidden, list | tuple) and len(hidden) > 1:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from fedbiad.data.language import LanguageData
 from fedbiad.errors import RunDirError, RunError
+from fedbiad.examples import next_words
 from fedbiad.experiment import Experiment, Record, build, summarise
+from fedbiad.models import LSTM
 from fedbiad.plan import Plan
 from fedbiad.rundir import RunDir, check_free
 
@@ -87,6 +91,7 @@ def _rounds(
     server, before = last.server if last else None, records[-1] if records else None
     for record, outcome in experiment.run(u, start_round, server, before):
         records.append(record)
+        u = outcome.u
         ends = stop() and outcome.round < plan.rounds
         with saving():
             directory.append(record)
@@ -96,6 +101,9 @@ def _rounds(
         if ends:
             raise Stopped(directory.path, outcome.round)
     told = summarise(records, plan.target_accuracy)
+    if isinstance(experiment.data, LanguageData) and isinstance(experiment.model, LSTM):
+        told["perplexity"] = None if told["loss"] is None else math.exp(min(told["loss"], 700.0))
+        told["examples"] = next_words(experiment.model, experiment.data, {"before": experiment.initial(), "after": u})
     judged_on = {"eval_samples": experiment.data.eval_size}
     summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **judged_on, **told}
     with saving():

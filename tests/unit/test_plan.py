@@ -21,7 +21,7 @@ from fedbiad.methods import METHODS, FedAvg, FedBIAD, FedDrop
 from fedbiad.plan import Plan, from_dict, load, to_toml
 
 IMAGES = ("digits", "fmnist", "mnist")
-BUILT_IN = (*IMAGES, "ptb", "wikitext2")
+BUILT_IN = (*IMAGES, "ptb", "reddit", "wikitext2")
 
 READINGS = {
     "aggregation": ("holders", "zeros"),
@@ -325,7 +325,8 @@ class TestProblems:
         assert line == "model.hidden: a cnn has one hidden size, not 2"
 
     def test_text_needs_an_lstm_and_a_vocabulary(self) -> None:
-        line, missing = problems(data={"name": "ptb", "clients": 10})
+        line, dealt, missing = problems(data={"name": "ptb", "clients": 10})
+        assert dealt == "data.partition = 'labels': ptb is dealt out by iid"
         assert line == "model.name = 'mlp' does not fit data.name = 'ptb': an lstm reads text, the others read images"
         assert missing == "data.vocabulary is missing: the number of words"
         (line,) = problems(model={"name": "lstm", "hidden": [8]})

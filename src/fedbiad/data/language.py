@@ -79,6 +79,8 @@ class LanguageData:
     bptt: int
     left_out: tuple[str, ...]
     unused: int
+    vocabulary: tuple[str, ...] = ()
+    """The words themselves, by number."""
     carry: bool = False
     """Whether clients read their streams in order, their state carried from one window to the next."""
 
@@ -172,6 +174,7 @@ def federate_text(
         bptt=bptt,
         left_out=tuple(name for name in dealt if name not in kept),
         unused=len(corpus.train) - ends[-1],
+        vocabulary=corpus.vocabulary,
         carry=carry,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,38 @@ def section_html(part: Section, number: int) -> str:
 <tbody>{body}</tbody></table></div>
 <ul class="notes">{notes}</ul>
 <div class="charts" data-section="{number}"></div>
-</section>"""
+{_examples(part)}</section>"""
+
+
+def _examples(part: Section) -> str:
+    """Next words a language model expected before and after training, one table a group that recorded some."""
+    tables = []
+    for group in part.groups:
+        run = next((r for r in group.runs if r.summary and r.summary.get("examples")), None)
+        if run is None or run.summary is None:
+            continue
+        head = "".join(f'<th scope="col">{name}</th>' for name in ("context", "truth", "before", "after"))
+        body = "".join(_example(example) for example in run.summary["examples"])
+        about = f"Next words: {group.label}, seed {run.plan.seed}"
+        tables.append(f"""<figure class="words"><h3>{escape(about)}</h3>
+<div class="scroll" tabindex="0" role="region" aria-label="{escape(about)}"><table>
+<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
+<figcaption>The three likeliest next words with their probabilities, before the first and after the last round; a
+word in bold is the truth.</figcaption></figure>
+""")
+    return "".join(tables)
+
+
+def _example(example: dict[str, Any]) -> str:
+    truth = example["truth"]
+
+    def guesses(stage: str) -> str:
+        shown = [(escape(word), f" {100 * chance:.0f}&nbsp;%") for word, chance in example[stage]]
+        return "<br>".join(f"<b>{w}</b>{p}" if w == escape(truth) else w + p for w, p in shown)
+
+    context = escape(" ".join(example["context"]))
+    cells = "".join(f"<td>{cell}</td>" for cell in (escape(truth), guesses("before"), guesses("after")))
+    return f'<tr><th scope="row">… {context}</th>{cells}</tr>'
 
 
 def heading_of(part: Section) -> str:
