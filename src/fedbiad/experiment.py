@@ -28,9 +28,9 @@ from fedbiad.network import Network, lttr, time_to_accuracy
 from fedbiad.plan import CORPORA, EnginePlan, Plan, TrainingPlan, selected_count, to_toml
 from fedbiad.plan_problems import key_problems_of, resolve
 from fedbiad.rows import Layout
-from fedbiad.sending import PREFIX, Channel
+from fedbiad.sending import Channel
 from fedbiad.server import RoundOutcome, Server, select_clients
-from fedbiad.state import MemoryStore
+from fedbiad.state import COMPRESSOR, MemoryStore
 from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
 from fedbiad.transports.inprocess import InProcess
@@ -153,7 +153,7 @@ def assemble(
 
     def fresh() -> ClientState:
         kept = {} if compressor is None else compressor.init_client(layout.num_weights)
-        return {**method.init_client(layout), **{PREFIX + name: value for name, value in kept.items()}}
+        return {**method.init_client(layout), **{COMPRESSOR + name: value for name, value in kept.items()}}
 
     watched = _often_selected(seed, data.num_clients, selected, rounds) if watch is None else watch
     channel = Channel(layout, run, compressor, engine.wire)

@@ -6,6 +6,7 @@ In one process the bytes may be skipped for speed: `wired` sends every message t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +25,6 @@ from fedbiad.rows import Layout
 from fedbiad.transports.base import Counts
 
 FAILED = "the loss or a weight is not finite"
-PREFIX = "compressor."
-"""Marks what the compressor remembers in a client's state."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class Arrived:
     u: Params
     loss: npt.NDArray[np.float64]
     upload: Counts
-    state: ClientState
+    remembered: dict[int, ClientState]
+    """What the compressors of the clients remember now."""
     failed: dict[int, str]
 
 
@@ -78,14 +78,19 @@ class Channel:
 
     # ------------------------------------------------------------------ up
 
-    def upload(self, u: Params, cohort: Cohort, trained: Trained, samples: list[int]) -> Arrived:
-        """What arrives of a trained block, what it costs, and what the clients remember then."""
+    def upload(
+        self, u: Params, cohort: Cohort, trained: Trained, samples: list[int], memory: Callable[[int], ClientState]
+    ) -> Arrived:
+        """What arrives of a trained block, what it costs, and what the clients' compressors remember then.
+
+        `memory` tells what the compressor of a client remembers now.
+        """
         failed = {k: FAILED for k, usable in zip(trained.ids, trained.usable, strict=True) if not usable}
         members, values, replies = [], [], []
-        state = {name: part.copy() for name, part in trained.state.items()}
+        remembered: dict[int, ClientState] = {}
         full = flatten(self.layout, u)
         for i in np.flatnonzero(trained.usable).tolist():
-            reply, remembered = self._reply(full, cohort, trained, i, samples[i])
+            reply, learned = self._reply(full, cohort, trained, i, samples[i], memory)
             size = wire.reply_size(self.layout, reply, _row(cohort, i))
             if self.wired:
                 try:
@@ -93,8 +98,8 @@ class Channel:
                 except WireError as error:
                     failed[trained.ids[i]] = str(error)
                     continue
-            for name, part in remembered.items():
-                state[PREFIX + name][i] = part
+            if learned:
+                remembered[trained.ids[i]] = learned
             members.append(i)
             replies.append((reply, size))
             values.append(None if self._untouched else self._arrived(full, reply, cohort, i))
@@ -109,7 +114,7 @@ class Channel:
             chosen, trained.pattern[chosen], u_arrived,
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
             Counts(np.array(paper, dtype=np.int64), np.array([size for _, size in replies], dtype=np.int64)),
-            state, failed,
+            remembered, failed,
         )  # fmt: skip
 
     @property
@@ -118,7 +123,13 @@ class Channel:
         return self.compressor is None and not self.wired
 
     def _reply(
-        self, full: Float32, cohort: Cohort, trained: Trained, i: int, samples: int
+        self,
+        full: Float32,
+        cohort: Cohort,
+        trained: Trained,
+        i: int,
+        samples: int,
+        memory: Callable[[int], ClientState],
     ) -> tuple[ReplyMessage, ClientState]:
         sent, assigned = trained.pattern[i], _row(cohort, i)
         same = sent.all() if assigned is None else np.array_equal(sent, assigned)
@@ -127,19 +138,25 @@ class Channel:
             payload = Payload((self._dense(None, sent),), difference=False)
         else:
             flat = flatten(self.layout, {name: value[i] for name, value in trained.u.items()})
-            payload, remembered = self._compressed(full, flat, cohort, trained, i)
+            payload, remembered = self._compressed(full, flat, cohort, trained, i, memory)
         report = Report(float(np.float32(trained.losses[i].mean())), trained.checks, int(trained.resampled[i].sum()))
         pattern = None if same else sent
         return ReplyMessage(self.run, cohort.round, cohort.ids[i], samples, pattern, payload, report), remembered
 
     def _compressed(
-        self, full: Float32, flat: Float32, cohort: Cohort, trained: Trained, i: int
+        self,
+        full: Float32,
+        flat: Float32,
+        cohort: Cohort,
+        trained: Trained,
+        i: int,
+        memory: Callable[[int], ClientState],
     ) -> tuple[Payload, ClientState]:
         sent = trained.pattern[i]
         where = np.flatnonzero(self.layout.kept_entries(sent))
         if self.compressor is None:
             return Payload((Dense(flat[where]),), difference=False), {}
-        state = {n.removeprefix(PREFIX): v[i] for n, v in trained.state.items() if n.startswith(PREFIX)}
+        state = memory(cohort.ids[i])
         return self.compressor.compress(
             flat[where] - full[where], where, segments(self.layout, sent), state, cohort.round,
             cohort.stream(i, "compression"),

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 from fedbiad.arrays import ClientState
 
+COMPRESSOR = "compressor."
+"""Begins the names of what a compressor remembers: large, so never stacked and never copied."""
+
 
 class MemoryStore:
     """States of the clients seen so far; `fresh` makes the state of one never seen."""
@@ -23,14 +26,26 @@ class MemoryStore:
         return len(self._states)
 
     def get(self, ids: Sequence[int]) -> ClientState:
-        """The states of a block of clients, stacked [clients, ...]."""
+        """The states of a block of clients, stacked [clients, ...], without what a compressor remembers."""
         own = [self._states.get(client) or self._fresh() for client in ids]
-        return {name: np.stack([state[name] for state in own]) for name in own[0]}
+        return {name: np.stack([state[name] for state in own]) for name in own[0] if not name.startswith(COMPRESSOR)}
+
+    def remembered(self, client: int) -> ClientState:
+        """What the compressor of one client remembers; not to be changed in place."""
+        own = self._states.get(client) or self._fresh()
+        return {name.removeprefix(COMPRESSOR): part for name, part in own.items() if name.startswith(COMPRESSOR)}
+
+    def remember(self, client: int, parts: ClientState) -> None:
+        """What it remembers from now on."""
+        own = self._states.get(client) or self._fresh()
+        self._states[client] = {**own, **{COMPRESSOR + name: part for name, part in parts.items()}}
+        self._changed.add(client)
 
     def put(self, ids: Sequence[int], state: ClientState, keep: npt.NDArray[np.bool_]) -> None:
         """Remember the states of the clients of a block for which `keep` is true."""
         for i in np.flatnonzero(keep).tolist():
-            self._states[ids[i]] = {name: value[i].copy() for name, value in state.items()}
+            own = self._states.get(ids[i]) or self._fresh()
+            self._states[ids[i]] = {**own, **{name: value[i].copy() for name, value in state.items()}}
             self._changed.add(ids[i])
 
     def dump(self, changed: bool = False) -> dict[str, npt.NDArray[np.generic]]:

@@ -90,6 +90,7 @@ def test_mlps_own_backpropagation_is_autograd(hidden: tuple[int, ...], dropout: 
         found = gradients[name]
         dense = found.dense() if isinstance(found, Outer) else found
         assert isinstance(expected, Tensor)
+        assert isinstance(dense, Tensor)
         assert dense.abs().max() > 0
         torch.testing.assert_close(dense, expected, rtol=1e-12, atol=1e-14)
     assert not any(value.requires_grad for value in params.values())

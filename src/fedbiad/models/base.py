@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -40,6 +40,12 @@ class Memory:
             keep = continues.view(-1, 1, 1).to(self.state[0][0].dtype)
             self.state = [(h * keep, c * keep) for h, c in self.state]
 
+    def only_units(self, held: Sequence[Tensor | None]) -> None:
+        """Forget the units of each layer that are not held [clients, units]; None: all are."""
+        if self.state is not None:
+            kept = [1.0 if own is None else own.unsqueeze(1) for own in held]
+            self.state = [(h * own, c * own) for own, (h, c) in zip(kept, self.state, strict=True)]
+
 
 Head = Callable[[Tensor], Tensor]
 """From outputs [clients, batch, classes] to each client's loss [clients]."""
@@ -57,7 +63,29 @@ class Outer:
         return torch.bmm(self.left.transpose(1, 2), self.right)
 
 
-Gradients = dict[str, Tensor | Outer]
+@dataclass(frozen=True)
+class Rows:
+    """A table's gradient at the rows that were read, left where they are: a row read twice is there twice."""
+
+    places: Tensor  # [clients, n]
+    values: Tensor  # [clients, n, width]
+
+    def dense(self, shape: torch.Size) -> Tensor:
+        """The gradient itself, of a table of this shape [clients, rows, width]."""
+        full = self.values.new_zeros(shape)
+        self.add_to(full, 1.0)
+        return full
+
+    def add_to(self, table: Tensor, alpha: float) -> None:
+        """Add alpha times the gradient to a table [clients, rows, width], in place."""
+        starts = torch.arange(len(table))[:, None] * table.shape[1]
+        table.view(-1, table.shape[2]).index_add_(
+            0, (self.places + starts).flatten(), self.values.flatten(0, 1), alpha=alpha
+        )
+
+
+Gradient = Tensor | Outer | Rows
+Gradients = dict[str, Gradient]
 
 
 @dataclass(frozen=True)
@@ -120,6 +148,11 @@ class Model:
     def compacts(self) -> bool:
         """Whether `forward` also runs on compact sub-models, whatever the layout."""
         return True
+
+    @property
+    def recurrent_groups(self) -> tuple[str, ...]:
+        """For each layer that remembers, the name its units have as a row group."""
+        return ()
 
     @property
     def dropout_sites(self) -> dict[str, int]:

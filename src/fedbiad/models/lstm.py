@@ -16,8 +16,27 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import WHOLE, Kept, Memory, Model, class_rows, linear, masked_units, require_kind
-from fedbiad.models.recurrent import lstm_layer, word_vectors
+from fedbiad.models.base import (
+    WHOLE,
+    Gradients,
+    Head,
+    Kept,
+    Memory,
+    Model,
+    Outer,
+    class_rows,
+    linear,
+    masked_units,
+    require_kind,
+)
+from fedbiad.models.recurrent import (
+    Trace,
+    lstm_layer,
+    lstm_layer_gradients,
+    present_words,
+    word_gradient,
+    word_vectors,
+)
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
 
@@ -31,6 +50,18 @@ ALIASES = {
 
 State = list[tuple[Tensor, Tensor]]
 """(h, c) of every layer, each [clients, batch, units]."""
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A forward pass up to what the output layer reads, and what its gradient needs."""
+
+    read: Tensor  # [clients, batch x time, units]
+    after: State
+    traces: list[Trace]
+    places: Tensor  # of the words in the table [clients, time x batch]
+    there: Tensor | None
+    widths: list[int]
 
 
 @dataclass(frozen=True)
@@ -75,12 +106,8 @@ class LSTM(Model):
 
         A unit's mask holds for all time steps of its sequence: `unit_masks` are [clients, batch, units].
         """
-        state = self.initial_state(params, inputs.shape[1])
-        if memory is not None and memory.state is not None:
-            state = [self._there(i, pair, kept) for i, pair in zip(self._layers, memory.state, strict=True)]
-        logits, after = self.run(params, inputs, unit_masks, state, kept)
-        if memory is not None:
-            memory.state = [self._whole(i, pair, kept) for i, pair in zip(self._layers, after, strict=True)]
+        logits, after = self.run(params, inputs, unit_masks, self._begin(params, inputs, kept, memory), kept)
+        self._remember(after, kept, memory)
         return logits
 
     def initial_state(self, params: Params, batch: int) -> State:
@@ -92,19 +119,60 @@ class LSTM(Model):
         self, params: Params, tokens: Tensor, unit_masks: dict[str, Tensor], state: State, kept: Kept = WHOLE
     ) -> tuple[Tensor, State]:
         """Logits for tokens [clients, batch, time] that follow on `state`, and the state after them."""
+        passed = self._pass(params, tokens, unit_masks, state, kept)
+        return linear(params, "output", passed.read), passed.after
+
+    @torch.no_grad()
+    def loss_and_gradients(
+        self,
+        params: Params,
+        inputs: Tensor,
+        unit_masks: dict[str, Tensor],
+        head: Head,
+        kept: Kept = WHOLE,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, Gradients]:
+        """Backpropagation through time, stated: weight gradients stay products, the table's only has words seen."""
+        passed = self._pass(params, inputs, unit_masks, self._begin(params, inputs, kept, memory), kept)
+        self._remember(passed.after, kept, memory)
+        logits = linear(params, "output", passed.read).requires_grad_()
+        with torch.enable_grad():
+            losses = head(logits)
+            (error,) = torch.autograd.grad(losses.sum(), logits)
+        gradients: Gradients = {"output.weight": Outer(error, passed.read), "output.bias": error.sum(1)}
+        back = torch.bmm(error, params["output.weight"])
+        columns = kept.get("output-columns")
+        if columns is not None:
+            everywhere = back.new_zeros(*back.shape[:2], passed.widths[-1])
+            back = everywhere.scatter(2, columns[:, None].expand(back.shape), back)
+        batch, time = inputs.shape[1:]
+        back = back.view(len(inputs), batch, time, -1).transpose(1, 2)
+        masks = {site: mask.unsqueeze(1) for site, mask in unit_masks.items()}
+        for i, trace in zip(reversed(self._layers), reversed(passed.traces), strict=True):
+            back = masked_units(back, f"lstm{i}", masks)
+            back, found = lstm_layer_gradients(params, f"lstm{i}", back, trace, kept)
+            gradients |= found
+        back = masked_units(back, "embedding", masks).flatten(1, 2)
+        gradients["embedding.weight"] = word_gradient(back, passed.places, passed.there)
+        return losses.detach(), gradients
+
+    def _pass(self, params: Params, tokens: Tensor, unit_masks: dict[str, Tensor], state: State, kept: Kept) -> _Passed:
         masks = {site: mask.unsqueeze(1) for site, mask in unit_masks.items()}  # the same at every time step
-        table, words = params["embedding.weight"], kept.get("embedding-words")
-        x = word_vectors(table, tokens.transpose(1, 2), words, self.vocabulary)  # [clients, time, batch, units] on
-        x = masked_units(x, "embedding", masks)
+        by_time = tokens.transpose(1, 2)
+        places, there = present_words(by_time.flatten(1), kept.get("embedding-words"), self.vocabulary)
+        x = word_vectors(params["embedding.weight"], places, there)
+        x = masked_units(x.view(*by_time.shape, -1), "embedding", masks)  # [clients, time, batch, units] from here on
         after: State = []
+        traces = []
         for i, before in zip(self._layers, state, strict=True):
-            x, last = lstm_layer(params, f"lstm{i}", x, before, kept)
+            x, last, trace = lstm_layer(params, f"lstm{i}", x, before, kept)
             x = masked_units(x, f"lstm{i}", masks)
             after.append(last)
-        x = x.transpose(1, 2).flatten(1, 2)
+            traces.append(trace)
+        read = x.transpose(1, 2).flatten(1, 2)
         if "output-columns" in kept:  # the units the output layer still reads
-            x = x.gather(2, kept["output-columns"][:, None].expand(-1, x.shape[1], -1))
-        return linear(params, "output", x), after
+            read = read.gather(2, kept["output-columns"][:, None].expand(-1, read.shape[1], -1))
+        return _Passed(read, after, traces, places, there, [h.shape[2] for h, _ in after])
 
     def layout(self, rows: RowKind) -> Layout:
         """Row groups by name, several joined by "+" in any order; see `row_groups` and `ALIASES`."""
@@ -152,6 +220,10 @@ class LSTM(Model):
         }
 
     @property
+    def recurrent_groups(self) -> tuple[str, ...]:
+        return tuple(f"lstm{i}" for i in self._layers)
+
+    @property
     def dropout_sites(self) -> dict[str, int]:
         """The inputs of every LSTM layer and of the output layer, named after what they are read from."""
         return {"embedding": self.embedding} | {f"lstm{i}": self.hidden for i in self._layers}
@@ -161,6 +233,15 @@ class LSTM(Model):
         """d and D are the widths a word's vector and a layer have; J counts the rows of all matrices."""
         rows = 2 * self.vocabulary + self.layers * 8 * self.hidden
         return Structure(inputs=self.embedding, width=self.hidden, layers=self.layers + 2, rows=rows)
+
+    def _begin(self, params: Params, inputs: Tensor, kept: Kept, memory: Memory | None) -> State:
+        if memory is None or memory.state is None:
+            return self.initial_state(params, inputs.shape[1])
+        return [self._there(i, pair, kept) for i, pair in zip(self._layers, memory.state, strict=True)]
+
+    def _remember(self, after: State, kept: Kept, memory: Memory | None) -> None:
+        if memory is not None:
+            memory.state = [self._whole(i, pair, kept) for i, pair in zip(self._layers, after, strict=True)]
 
     def _there(self, i: int, pair: tuple[Tensor, Tensor], kept: Kept) -> tuple[Tensor, Tensor]:
         """Of a layer's state, the units that are there."""

@@ -1,50 +1,117 @@
-"""The parts of a recurrent model, for whole layers and for compact ones that lack some rows of some matrices."""
+"""The parts of a recurrent model with their gradients, for whole layers and for compact ones that lack some rows."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params
-from fedbiad.models.base import Kept
+from fedbiad.models.base import Gradients, Kept, Outer, Rows
+
+Pair = tuple[Tensor, Tensor]
+"""h and c of a layer, each [clients, batch, units]."""
 
 
-def word_vectors(table: Tensor, tokens: Tensor, words: Tensor | None, vocabulary: int) -> Tensor:
-    """The vectors of tokens [clients, ...]; with `words` [clients, kept] the table has only those, the others are 0.
+def present_words(tokens: Tensor, words: Tensor | None, vocabulary: int) -> tuple[Tensor, Tensor | None]:
+    """Where tokens [clients, n] stand in a table that has only `words` [clients, kept], and which do (None: all)."""
+    if words is None:
+        return tokens, None
+    kept = words.shape[1]
+    place = torch.full((len(words), vocabulary), kept).scatter_(1, words, torch.arange(kept).expand(words.shape))
+    found = place.gather(1, tokens)
+    there = found < kept
+    return found * there, there
+
+
+def word_vectors(table: Tensor, places: Tensor, there: Tensor | None) -> Tensor:
+    """Rows of each client's table [clients, words, width] at places [clients, n]; 0 for words that are not there.
 
     Indexing (not a flat look-up) so that a token out of range raises instead of reading another client's table.
     """
-    clients = torch.arange(len(tokens)).view(-1, *[1] * (tokens.dim() - 1))
-    if words is None:
-        return table[clients, tokens]
-    kept = words.shape[1]
-    place = torch.full((len(table), vocabulary), kept).scatter_(1, words, torch.arange(kept).expand(words.shape))
-    with_zero = torch.cat([table, table.new_zeros(len(table), 1, table.shape[2])], dim=1)
-    return with_zero[clients, place[clients, tokens]]
+    vectors = table[torch.arange(len(places))[:, None], places]
+    return vectors if there is None else vectors * there.unsqueeze(2)
 
 
-def lstm_layer(
-    params: Params, name: str, inputs: Tensor, state: tuple[Tensor, Tensor], kept: Kept
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One layer over all time steps: its outputs [clients, time, batch, units] and its last state.
+@dataclass(frozen=True)
+class Trace:
+    """What a layer's gradient needs of its forward pass: lists over time of [clients, batch, units] tensors."""
+
+    inputs: Tensor  # [clients, time x batch, width]
+    gates: list[tuple[Tensor, Tensor, Tensor, Tensor]]  # i, f, g, o after their non-linearities
+    before: list[Pair]  # h and c a step begins with
+    squashed: list[Tensor]  # tanh(c) after the step
+
+
+def lstm_layer(params: Params, name: str, inputs: Tensor, state: Pair, kept: Kept) -> tuple[Tensor, Pair, Trace]:
+    """One layer over all time steps: its outputs [clients, time, batch, units], its last state, and the trace.
 
     A gate's row of W_ih or W_hh that is not there adds nothing to the gate's pre-activation.
     """
     h, c = state
-    given = _given(params, name, inputs.flatten(1, 2), kept.get(f"{name}.weight_ih")).view(*inputs.shape[:3], -1)
+    flat = inputs.flatten(1, 2)
+    given = _given(params, name, flat, kept.get(f"{name}.weight_ih")).view(*inputs.shape[:3], -1)
     recurrent, rows = params[f"{name}.weight_hh"].transpose(1, 2), kept.get(f"{name}.weight_hh")
     places = None if rows is None else rows[:, None].expand(-1, h.shape[1], -1)
-    outputs = []
+    outputs: list[Tensor] = []
+    trace = Trace(flat, [], [], [])
     for now in given.unbind(1):
         if places is None:
             gates = torch.baddbmm(now, h, recurrent)
         else:
             gates = now.scatter_add(2, places, torch.bmm(h, recurrent))
         i, f, g, o = gates.chunk(4, dim=2)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        trace.before.append((h, c))
+        c = f * c + i * g
+        squashed = c.tanh()
+        h = o * squashed
+        trace.gates.append((i, f, g, o))
+        trace.squashed.append(squashed)
         outputs.append(h)
-    return torch.stack(outputs, dim=1), (h, c)
+    return torch.stack(outputs, dim=1), (h, c), trace
+
+
+def lstm_layer_gradients(
+    params: Params, name: str, error: Tensor, trace: Trace, kept: Kept
+) -> tuple[Tensor, Gradients]:
+    """The gradient of a layer's inputs [clients, time, batch, width] and of its parameters.
+
+    From that of its outputs [clients, time, batch, units], through time; nothing flows into the state it began with.
+    """
+    recurrent, rows = params[f"{name}.weight_hh"], kept.get(f"{name}.weight_hh")
+    errors: list[Tensor] = []
+    dh = dc = torch.zeros_like(error[:, 0])
+    for t in range(error.shape[1] - 1, -1, -1):
+        (i, f, g, o), (_, c), squashed = trace.gates[t], trace.before[t], trace.squashed[t]
+        dh = dh + error[:, t]
+        dc = dc + dh * o * (1 - squashed * squashed)
+        parts = (dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g), dh * squashed * o * (1 - o))
+        now = torch.cat(parts, dim=2)
+        errors.append(now)
+        dc = dc * f
+        dh = torch.bmm(_at(now, rows), recurrent)
+    gates = torch.stack(errors[::-1], dim=1).flatten(1, 2)
+    past = torch.stack([h for h, _ in trace.before], dim=1).flatten(1, 2)
+    from_below = _at(gates, kept.get(f"{name}.weight_ih"))
+    bias = gates.sum(1)
+    found: Gradients = {
+        f"{name}.weight_ih": Outer(from_below, trace.inputs), f"{name}.weight_hh": Outer(_at(gates, rows), past),
+        f"{name}.bias_ih": bias, f"{name}.bias_hh": bias,
+    }  # fmt: skip
+    below = torch.bmm(from_below, params[f"{name}.weight_ih"])
+    return below.view(*error.shape[:3], -1), found
+
+
+def word_gradient(error: Tensor, places: Tensor, there: Tensor | None) -> Rows:
+    """The gradient of the table from that of the vectors [clients, n, width]."""
+    return Rows(places, error if there is None else error * there.unsqueeze(2))
+
+
+def _at(values: Tensor, rows: Tensor | None) -> Tensor:
+    """The entries of the last axis whose rows are there."""
+    return values if rows is None else values.gather(2, rows[:, None].expand(-1, values.shape[1], -1))
 
 
 def _given(params: Params, name: str, inputs: Tensor, rows: Tensor | None) -> Tensor:

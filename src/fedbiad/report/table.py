@@ -62,7 +62,7 @@ def _example(example: dict[str, Any]) -> str:
     truth = example["truth"]
 
     def guesses(stage: str) -> str:
-        shown = [(escape(word), f" {100 * chance:.0f}&nbsp;%") for word, chance in example[stage]]
+        shown = [(escape(word), f" {100 * chance:.2g}&nbsp;%") for word, chance in example[stage]]
         return "<br>".join(f"<b>{w}</b>{p}" if w == escape(truth) else w + p for w, p in shown)
 
     context = escape(" ".join(example["context"]))

@@ -7,11 +7,18 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedbiad.models.base import Outer
+from fedbiad.models.base import Gradient, Outer, Rows
 
 
-def squared_norm(gradient: Tensor | Outer) -> Tensor:
-    """||g||^2 of each client [clients]; for a sum of outer products from the two Gram matrices, never formed."""
+def squared_norm(gradient: Gradient) -> Tensor:
+    """||g||^2 of each client [clients]; of what was left unformed, from Gram matrices.
+
+    A sum of outer products l_b r_b': sum_bc (l_b . l_c)(r_b . r_c).
+    Rows v_b read at places p_b: sum_bc [p_b = p_c] v_b . v_c.
+    """
+    if isinstance(gradient, Rows):
+        same = gradient.places[:, :, None] == gradient.places[:, None, :]
+        return (torch.bmm(gradient.values, gradient.values.transpose(1, 2)) * same).sum((1, 2))
     if isinstance(gradient, Outer):
         left = torch.bmm(gradient.left, gradient.left.transpose(1, 2))
         right = torch.bmm(gradient.right, gradient.right.transpose(1, 2))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedbiad.arrays import IntArray, Params, Pattern
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import Gradients, Kept, Outer
+from fedbiad.models.base import Gradients, Kept, Outer, Rows
 from fedbiad.rows import Layout, kept_rows
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.clipping import clip_factor, squared_norm
@@ -77,6 +77,11 @@ class CompactStep(LocalStep):
             if isinstance(gradient, Outer):  # in place, without ever forming the gradient
                 left, alone = (gradient.left * scale, 1.0) if isinstance(scale, Tensor) else (gradient.left, scale)
                 u.baddbmm_(left.transpose(1, 2), gradient.right, alpha=-self.learning_rate * alone)
+            elif isinstance(gradient, Rows):
+                values, alone = (
+                    (gradient.values * scale, 1.0) if isinstance(scale, Tensor) else (gradient.values, scale)
+                )
+                Rows(gradient.places, values).add_to(u, -self.learning_rate * alone)
             elif isinstance(scale, Tensor):
                 u.add_(gradient * scale, alpha=-self.learning_rate)
             else:

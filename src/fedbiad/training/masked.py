@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params, Pattern
-from fedbiad.models.base import Gradients, Outer
+from fedbiad.models.base import Gradient, Gradients, Outer, Rows
 from fedbiad.rows import AxisMasks, on_axis
 from fedbiad.spike_and_slab import shifted
+from fedbiad.training.batches import Batch
 from fedbiad.training.clipping import clip_factor, squared_norm
-from fedbiad.training.step import LocalStep
+from fedbiad.training.step import LocalStep, Objective
 
 
 class MaskedStep(LocalStep):
@@ -33,9 +34,24 @@ class MaskedStep(LocalStep):
         sampled = self.noise.add(self._positions, self.full, step)
         return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
 
+    def gradients(
+        self, theta: Params, batch: Batch, unit_masks: dict[str, Tensor], objective: Objective
+    ) -> tuple[Tensor, Gradients]:
+        """As the base has it; units that are dropped remember nothing, as if they were not there."""
+        found = super().gradients(theta, batch, unit_masks, objective)
+        held = [self._pattern_of(group) for group in self.model.recurrent_groups]
+        self.memory.only_units(held)
+        return found
+
+    def _pattern_of(self, group: str) -> Tensor | None:
+        rows = self.layout.ranges.get(group)
+        return None if rows is None else torch.from_numpy(self.pattern[:, rows])
+
     def descend(self, gradients: Gradients, decay: bool = True) -> None:
         # theta = mask o U, so the gradient with respect to U is the mask times that with respect to theta
-        steps = {name: _times(_dense(gradients[name]), self._scaled.get(name, [])) for name in self.full}
+        steps = {
+            name: _times(_dense(gradients[name], u.shape), self._scaled.get(name, [])) for name, u in self.full.items()
+        }
         if self.clip is not None:
             factor = clip_factor([squared_norm(step) for step in steps.values()], self.clip)
             steps = {name: step * factor.view(-1, *[1] * (step.dim() - 1)) for name, step in steps.items()}
@@ -52,7 +68,9 @@ class MaskedStep(LocalStep):
         return {name: [on_axis(mask, axis, dims[name]) for axis, mask in axes] for name, axes in masks.items()}
 
 
-def _dense(gradient: Tensor | Outer) -> Tensor:
+def _dense(gradient: Gradient, shape: torch.Size) -> Tensor:
+    if isinstance(gradient, Rows):
+        return gradient.dense(shape)
     return gradient.dense() if isinstance(gradient, Outer) else gradient
 
 

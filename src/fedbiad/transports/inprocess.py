@@ -45,12 +45,16 @@ class InProcess:
         local = self.data.local(cohort, self.work.iterations, self.work.batch)
         own = cohort.knowing(local.present(self.data.classes))
         trained = client_update(self.work, received, own, local, self.store.get(cohort.ids))
-        arrived = self.channel.upload(request.u, own, trained, [sizes[client] for client in cohort.ids])
+        arrived = self.channel.upload(
+            request.u, own, trained, [sizes[client] for client in cohort.ids], self.store.remembered
+        )
         seconds = (time.perf_counter() - began) / len(cohort)
         # a client that failed keeps the state it had
         kept = np.zeros(len(cohort), dtype=np.bool_)
         kept[arrived.members] = True
-        self.store.put(cohort.ids, arrived.state, kept)
+        self.store.put(cohort.ids, trained.state, kept)
+        for client, parts in arrived.remembered.items():
+            self.store.remember(client, parts)
         good = arrived.members
         return Updates(
             cohort.ids, tuple(cohort.ids[i] for i in good), arrived.pattern, arrived.u, arrived.loss,
@@ -63,7 +67,7 @@ class InProcess:
         if self.watch not in cohort.ids or cohort.ids.index(self.watch) not in arrived.members:
             return None
         i = cohort.ids.index(self.watch)
-        score = arrived.state.get("score")
+        score = trained.state.get("score")
         return Watched(
             self.watch, trained.losses[i].tolist(), np.flatnonzero(trained.resampled[i]).tolist(),
             None if score is None else score[i].tolist(),
