@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from fedbiad import wire
 from fedbiad.cohort import Cohort
 from fedbiad.compressors import COMPRESSORS
 from fedbiad.compressors import PAPER as PAPER_COMPRESSORS
+from fedbiad.errors import RunError
 from fedbiad.experiment import Experiment, build
+from fedbiad.messages import ReplyMessage, Rows
 from fedbiad.methods import METHODS
 from fedbiad.methods import PAPER as PAPER_METHODS
+from fedbiad.rows import Layout
 from fedbiad.sending import flatten, segments, unflatten
+from fedbiad.server import select_clients
 from running import small_plan
 
 NAMES = [
@@ -135,3 +140,36 @@ def test_segments_tile_the_kept_entries() -> None:
     assert all(one.entries.stop == two.entries.start for one, two in pairwise(found))
     assert found[-1].entries.stop == kept.sum() == layout.kept_weights(pattern[None])[0]
     assert [part.dims for part in found] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbiad+dgc", "feddrop+stc"])
+def test_a_reply_damaged_on_the_way_is_left_out_with_the_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client's bytes are damaged in every round: it is named, keeps its memory, and the rounds go on."""
+    true_encode, victim = wire.encode_reply, 3
+
+    def damaged(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> bytes:
+        data = bytearray(true_encode(layout, message, assigned))
+        if message.client == victim:
+            data[len(data) // 2] ^= 4
+        return bytes(data)
+
+    monkeypatch.setattr(wire, "encode_reply", damaged)
+    run = experiment(name, wire=True)
+    hit = 0
+    for record, _ in run.run(run.initial()):
+        chosen = select_clients(run.seed, record["round"], 12, 4)
+        hit += victim in chosen
+        assert record["failed"] == ([victim] if victim in chosen else [])
+        assert record["clients"] == 4 - len(record["failed"])
+        if record["failed"]:
+            assert "checksum" in record["reasons"][0]
+    assert hit > 0
+    assert victim not in run.transport.store.dump().get("clients", np.array([]))
+
+
+def test_a_client_that_keeps_nothing_cannot_compress() -> None:
+    compressor = COMPRESSORS["stc"]
+    with pytest.raises(RunError, match="keeps no entry at all"):
+        compressor.compress(
+            np.zeros(0, np.float32), np.zeros(0, np.int64), [], compressor.init_client(4), 7, np.random.default_rng(0)
+        )
