@@ -28,7 +28,7 @@ from fedbiad.files import safe_name
 from fedbiad.plan import CORPORA, Plan
 from fedbiad.progress import Reporter, StageProgress, bars, megabytes
 from fedbiad.report import write_report
-from fedbiad.reproduce import SIZES, TABLES, Reproduction
+from fedbiad.reproduce import SETTINGS, TABLES, Reproduction
 from fedbiad.reproduce import reproduce as _reproduce
 from fedbiad.results import write_results
 from fedbiad.rundir import RunDir
@@ -129,8 +129,9 @@ def compare(
 @app.command()
 def reproduce(
     table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
-    data: Annotated[str, typer.Option(help="Comma-separated data sets.")] = ",".join(SIZES),
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1,2",
+    data: Annotated[str, typer.Option(help=f"Comma-separated data sets, of {', '.join(SETTINGS)}.")] = "mnist,fmnist",
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds \\[default: 0,1,2 for images, 0 for text].")]
+    = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the paper's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the runs go; a reproduction found there goes on.")]
     = Path("runs/reproduce"),
@@ -141,7 +142,7 @@ def reproduce(
     """Reproduce a table of the paper: search each method's learning rate on validation data, then test with seeds."""
     stop = _stop_on_ctrl_c()
     for name in (part.strip() for part in data.split(",")):
-        todo = Reproduction(table, name, out, tuple(_seeds(seeds)), rounds)
+        todo = Reproduction(table, name, out, None if seeds is None else tuple(_seeds(seeds)), rounds)
         with StageProgress(f"{table} {name}", quiet) as progress:
             path = _reproduce(todo, jobs, results, progress, stop)
         if path is None:

@@ -10,7 +10,7 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +21,71 @@ from fedbiad.files import safe_name, write_atomically
 from fedbiad.plan import Plan, load, to_dict
 from fedbiad.rundir import CHECKPOINTS, RunDir, versions
 
-RATES = (0.03, 0.06, 0.12, 0.24)
-"""Learning rates tried for every method."""
-TUNING_ROUNDS = 20
 TUNING_SEED = 0
 TIMING_ROUNDS = 7
 """Rounds whose median length is told; runs of other methods beside them would stretch it."""
 
-TABLES: dict[str, dict[str, str]] = {
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of a table: a method's name and what else is changed in the training."""
+
+    method: str
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a data set is reproduced: what is changed in its plan, and the grid every method is searched over."""
+
+    changes: dict[str, str]
+    rates: tuple[float, ...]
+    server_steps: tuple[float, ...] = (1.0,)
+    search_rounds: int = 20
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def grid(self) -> list[tuple[float, float]]:
+        """Learning rate and server step of every run of a search."""
+        return [(rate, step) for rate in self.rates for step in self.server_steps]
+
+
+IMAGES = Setting({"data.image_size": "32"}, rates=(0.03, 0.06, 0.12, 0.24))
+"""The upload sizes printed for the image models imply 32 x 32 inputs."""
+LANGUAGE = Setting({}, rates=(10.0, 20.0, 40.0), search_rounds=8, seeds=(0,))
+SETTINGS = {"mnist": IMAGES, "fmnist": IMAGES, "ptb": LANGUAGE, "wikitext2": LANGUAGE, "reddit": LANGUAGE}
+
+DROPOUT = 0.2
+"""Of FedAvg with ordinary dropout inside local training."""
+
+TABLES: dict[str, dict[str, Variant]] = {
     "table1": {
-        "FedAvg": "fedavg",
-        "FedDrop": "feddrop",
-        "AFD": "afd:paper",
-        "FedMP": "fedmp:paper",
-        "FjORD": "fjord:paper",
-        "HeteroFL": "heterofl:paper",
-        "FedBIAD": "fedbiad",
+        "FedAvg": Variant("fedavg"),
+        "FedDrop": Variant("feddrop"),
+        "AFD": Variant("afd:paper"),
+        "FedMP": Variant("fedmp:paper"),
+        "FjORD": Variant("fjord:paper"),
+        "HeteroFL": Variant("heterofl:paper"),
+        "FedBIAD": Variant("fedbiad"),
     },
     "table2": {
-        "FedPAQ": "fedpaq:paper",
-        "SignSGD": "signsgd:paper",
-        "STC": "stc:paper",
-        "DGC": "dgc:paper",
-        "AFD+DGC": "afd:paper+dgc:paper",
-        "Fjord+DGC": "fjord:paper+dgc:paper",
-        "FedBIAD+DGC": "fedbiad+dgc:paper",
+        "FedPAQ": Variant("fedpaq:paper"),
+        "SignSGD": Variant("signsgd:paper"),
+        "STC": Variant("stc:paper"),
+        "DGC": Variant("dgc:paper"),
+        "AFD+DGC": Variant("afd:paper+dgc:paper"),
+        "Fjord+DGC": Variant("fjord:paper+dgc:paper"),
+        "FedBIAD+DGC": Variant("fedbiad+dgc:paper"),
     },
 }
 """The methods of each table under the paper's names."""
 
-SIZES = {"mnist": 32, "fmnist": 32}
-"""The data sets, and the side of their images: the upload sizes printed for the image models imply 32 x 32 inputs."""
+EXTRA: dict[tuple[str, str], dict[str, Variant]] = {
+    ("table1", name): {"FedAvg, dropout": Variant("fedavg", {"dropout": DROPOUT})} for name in ("ptb", "reddit")
+}
+"""Rows beyond the paper's: without ordinary dropout a comparison of language models is not fair."""
+ONLY = {("table1", "wikitext2"): ("FedAvg", "FedBIAD")}
+"""Tables of which only some rows are run."""
 
 
 @dataclass(frozen=True)
@@ -61,47 +95,75 @@ class Reproduction:
     table: str
     data: str
     out: Path
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] | None = None
     rounds: int | None = None
 
+    @property
+    def setting(self) -> Setting:
+        """How the data set is reproduced."""
+        return SETTINGS[self.data]
+
+    @property
+    def chosen_seeds(self) -> tuple[int, ...]:
+        """The seeds asked for, or the setting's own."""
+        return self.setting.seeds if self.seeds is None else self.seeds
+
+    @property
+    def rows(self) -> dict[str, Variant]:
+        """The rows of the table for this data set."""
+        place = (self.table, self.data)
+        found = {**TABLES[self.table], **EXTRA.get(place, {})}
+        return {label: found[label] for label in ONLY.get(place, tuple(found))}
+
     def base(self) -> Plan:
-        """The plan all runs share; a run is short, so that only its end is kept."""
-        plan = load(self.data, {"data.image_size": str(SIZES[self.data])})
+        """The plan all runs share; image runs are short, so that only their end is kept."""
+        plan = load(self.data, self.setting.changes)
         rounds = self.rounds or plan.rounds
-        return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], "checkpoint_every": rounds})
+        kept = rounds if plan.model.name != "lstm" else 5
+        return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], "checkpoint_every": kept})
 
     def tuning(self) -> dict[str, list[Cell]]:
-        """For each method, a short run with every learning rate, judged on validation data."""
-        base = self.base()
-        base = base.replace(evaluate_on="validation", rounds=min(TUNING_ROUNDS, base.rounds), seed=TUNING_SEED)
+        """For each method, a short run at every point of the grid, judged on validation data."""
+        base, setting = self.base(), self.setting
+        rounds = min(setting.search_rounds, base.rounds)
+        base = base.replace(evaluate_on="validation", rounds=rounds, seed=TUNING_SEED)
         return {
-            label: [self._cell(f"{label} lr={rate}", with_rate(base, name, rate), "tuning") for rate in RATES]
-            for label, name in TABLES[self.table].items()
+            label: [
+                self._cell(f"{label} {_point(setting, *point)}", _tuned(base, row, *point), "tuning")
+                for point in setting.grid
+            ]
+            for label, row in self.rows.items()
         }
 
-    def final(self, rates: dict[str, float]) -> dict[str, list[Cell]]:
-        """For each method the runs at its best learning rate, judged on test data."""
+    def final(self, best: Mapping[str, tuple[float, float]]) -> dict[str, list[Cell]]:
+        """For each method the runs at its best point, judged on test data."""
         base = self.base()
         return {
-            label: [self._cell(label, with_rate(base, name, rates[label]).replace(seed=s), "test") for s in self.seeds]
-            for label, name in TABLES[self.table].items()
+            label: [
+                self._cell(label, _tuned(base, row, *best[label]).replace(seed=seed), "test")
+                for seed in self.chosen_seeds
+            ]
+            for label, row in self.rows.items()
         }
 
-    def timing(self, rates: dict[str, float]) -> dict[str, list[Cell]]:
+    def timing(self, best: Mapping[str, tuple[float, float]]) -> dict[str, list[Cell]]:
         """For each method a few rounds by themselves, one run after another: how long its training takes."""
         base = self.base().replace(rounds=TIMING_ROUNDS)
-        return {
-            label: [self._cell(label, with_rate(base, name, rates[label]), "time")]
-            for label, name in TABLES[self.table].items()
-        }
+        return {label: [self._cell(label, _tuned(base, row, *best[label]), "time")] for label, row in self.rows.items()}
 
     def _cell(self, label: str, plan: Plan, stage: str) -> Cell:
         return Cell(label, plan, self.out / self.data / stage / f"{safe_name(label)}-seed{plan.seed}")
 
 
-def with_rate(plan: Plan, method: str, rate: float) -> Plan:
-    """The plan for a method at a learning rate."""
-    return plan.replace(method=method, training={**to_dict(plan)["training"], "learning_rate": rate})
+def _tuned(plan: Plan, row: Variant, rate: float, step: float) -> Plan:
+    """The plan for a row of the table at a learning rate and a server step."""
+    training = {**to_dict(plan)["training"], **row.training, "learning_rate": rate, "server_step": step}
+    return plan.replace(method=row.method, training=training)
+
+
+def _point(setting: Setting, rate: float, step: float) -> str:
+    """A point of the grid in words; a server step that is the same for all is left out."""
+    return f"lr={rate:g}" if len(setting.server_steps) == 1 else f"lr={rate:g} gamma={step:g}"
 
 
 OnProgress = Callable[[str, Mapping[str, int], Mapping[str, int], str, int], None]
@@ -112,30 +174,29 @@ def reproduce(
     todo: Reproduction, jobs: int, results: Path, on_progress: OnProgress, stop: Callable[[], bool]
 ) -> Path | None:
     """Run what is missing and write the result file; None if asked to stop before the end."""
-    if todo.table not in TABLES or todo.data not in SIZES:
-        raise PlanError([f"there are the tables {', '.join(TABLES)} for {', '.join(SIZES)}"], "reproduce")
-    tuning = todo.tuning()
+    if todo.table not in TABLES or todo.data not in SETTINGS:
+        raise PlanError([f"there are the tables {', '.join(TABLES)} for {', '.join(SETTINGS)}"], "reproduce")
+    setting, tuning = todo.setting, todo.tuning()
     if not _run("search", tuning, jobs, on_progress, stop):
         return None
     scores = {label: [_last_five(cell) for cell in cells] for label, cells in tuning.items()}
-    rates = {label: RATES[max(range(len(RATES)), key=own.__getitem__)] for label, own in scores.items()}
-    final = todo.final(rates)
-    if not _run("test", final, jobs, on_progress, stop):
-        return None
-    timing = todo.timing(rates)
-    if not _run("time", timing, 1, on_progress, stop):
+    best = {label: setting.grid[max(range(len(own)), key=own.__getitem__)] for label, own in scores.items()}
+    final, timing = todo.final(best), todo.timing(best)
+    if not (_run("test", final, jobs, on_progress, stop) and _run("time", timing, 1, on_progress, stop)):
         return None
     base = todo.base()
     rows = compare.table([cell for cells in final.values() for cell in cells])
     for row in rows:
-        row["method"] = TABLES[todo.table][row["label"]]
-        row["learning_rate"] = rates[row["label"]]
-        row.update(_times(timing[row["label"]][0], final[row["label"]], base.target_accuracy))
-        row["search"] = dict(zip(map(str, RATES), scores[row["label"]], strict=True))
+        label = row["label"]
+        row["method"] = todo.rows[label].method
+        row["learning_rate"], row["server_step"] = best[label]
+        row.update(_times(timing[label][0], final[label], base.target_accuracy))
+        row["search"] = {_point(setting, *p): a for p, a in zip(setting.grid, scores[label], strict=True)}
+    search = {"rates": setting.rates, "server_steps": setting.server_steps, "seed": TUNING_SEED,
+              "rounds": min(setting.search_rounds, base.rounds)}  # fmt: skip
     found = {
-        "table": todo.table, "data": todo.data, "plan": to_dict(base), "seeds": list(todo.seeds),
-        "search": {"rates": RATES, "rounds": min(TUNING_ROUNDS, base.rounds), "seed": TUNING_SEED},
-        "versions": versions(), "rows": rows,
+        "table": todo.table, "data": todo.data, "plan": to_dict(base), "seeds": list(todo.chosen_seeds),
+        "search": search, "versions": versions(), "rows": rows,
     }  # fmt: skip
     results.mkdir(parents=True, exist_ok=True)
     path = results / f"{todo.table}-{todo.data}.json"

@@ -32,6 +32,25 @@ PRINTED: dict[tuple[str, str], dict[str, tuple[float, float, str]]] = {
         "HeteroFL": (82.68, 0.51, "685 KB"),
         "FedBIAD": (83.59, 0.13, "530 KB"),
     },
+    ("table1", "ptb"): {
+        "FedAvg": (28.54, 0.15, "29.8 MB"),
+        "FedDrop": (27.81, 0.21, "23.8 MB"),
+        "AFD": (28.67, 0.03, "22.4 MB"),
+        "FedMP": (28.76, 0.20, "22.7 MB"),
+        "FjORD": (27.88, 0.18, "21.4 MB"),
+        "HeteroFL": (26.80, 0.42, "20.4 MB"),
+        "FedBIAD": (29.85, 0.15, "16.4 MB"),
+    },
+    ("table1", "wikitext2"): {"FedAvg": (31.86, 0.05, "75.3 MB"), "FedBIAD": (33.16, 0.97, "39.1 MB")},
+    ("table1", "reddit"): {
+        "FedAvg": (31.68, 0.54, "29.8 MB"),
+        "FedDrop": (31.84, 0.08, "24.1 MB"),
+        "AFD": (32.26, 0.11, "22.5 MB"),
+        "FedMP": (31.06, 0.19, "22.7 MB"),
+        "FjORD": (31.35, 0.38, "21.4 MB"),
+        "HeteroFL": (31.24, 0.11, "20.4 MB"),
+        "FedBIAD": (33.93, 0.28, "16.4 MB"),
+    },
     ("table2", "mnist"): {
         "FedPAQ": (94.90, 0.09, "129 KB"),
         "SignSGD": (92.04, 0.55, "16 KB"),
@@ -54,7 +73,7 @@ PRINTED: dict[tuple[str, str], dict[str, tuple[float, float, str]]] = {
 """Accuracy in per cent, its spread and the upload a round, as the paper prints them."""
 
 TITLES = {"table1": "Table 1: dropout methods", "table2": "Table 2: sketched compression"}
-NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST"}
+NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "ptb": "PTB", "wikitext2": "WikiText-2", "reddit": "Reddit"}
 HEAD = """# Results
 
 Made by `fedbiad results` from the files in `results/`, which `fedbiad reproduce TABLE` writes. Nothing here is typed in
@@ -65,7 +84,8 @@ but the paper's own figures.
 
 def write_results(source: Path, out: Path) -> Path:
     """The page from all result files in a directory."""
-    found = [_read(path) for table in TITLES for path in sorted(source.glob(f"{table}-*.json"), reverse=True)]
+    paths = [source / f"{table}-{data}.json" for table in TITLES for data in NAMES]
+    found = [_read(path) for path in paths if path.exists()]
     if not found:
         raise DataError(f"{source} holds no result file; make one with `fedbiad reproduce table1`")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -85,11 +105,16 @@ def section(result: Result) -> list[str]:
     """One table of one data set."""
     plan, search = result["plan"], result["search"]
     lines = [f"## {TITLES[result['table']]}, {NAMES[result['data']]}", ""]
+    size, top = plan["data"].get("image_size"), plan.get("top", 1)
+    inputs = f", inputs of {size} x {size}" if size else ""
+    spread = "mean ± sample standard deviation of the" if len(result["seeds"]) > 1 else "the"
+    steps = search.get("server_steps", [1.0])
+    also = f" and server step (of {', '.join(f'{step:g}' for step in steps)})" if len(steps) > 1 else ""
     lines += _paragraph(
-        f"{plan['rounds']} rounds, {plan['data']['clients']} clients, p = {plan['dropout_rate']}, inputs of "
-        f"{plan['data']['image_size']} x {plan['data']['image_size']}; seeds {', '.join(map(str, result['seeds']))}, "
-        f"mean ± sample standard deviation of the last round's test accuracy. Learning rate of every method from the "
-        f"same {len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}): best mean of the last "
+        f"{plan['rounds']} rounds, {plan['data']['clients']} clients, p = {plan['dropout_rate']}{inputs}; seed"
+        f"{'s' if len(result['seeds']) > 1 else ''} {', '.join(map(str, result['seeds']))}, {spread} last round's test "
+        f"accuracy{f' (top {top})' if top > 1 else ''}. Learning rate of every method from the same "
+        f"{len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}){also}: best mean of the last "
         f"five of {search['rounds']} rounds on validation data, seed {search['seed']}. Upload and download of one "
         f"client and round: `paper` counts 32-bit values, 64-bit positions and 1-bit labels, `encoded` is the length "
         f"of the real message. Torch {result['versions']['torch']}."
@@ -98,8 +123,9 @@ def section(result: Result) -> list[str]:
                "ours: `paper`", "ours: `encoded`", "download", "LTTR", "TTA")  # fmt: skip
     lines += ["", "| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     printed = PRINTED[result["table"], result["data"]]
-    lines += [_row(row, printed[row["label"]], max(search["rates"]), min(search["rates"])) for row in result["rows"]]
-    target = plan.get("target_accuracy")
+    ends = (min(search["rates"]), max(search["rates"]))
+    lines += [_row(row, printed.get(row["label"]), ends) for row in result["rows"]]
+    target = plan.get("target_accuracy") or 1.0
     notes = [
         f"LTTR: median local training time of a client over a few rounds of the method by itself. TTA: mean number of "
         f"rounds until {100 * target:.0f} % accuracy, times the length of such a round on the paper's links (slowest "
@@ -109,17 +135,14 @@ def section(result: Result) -> list[str]:
     return [*lines, "", *_paragraph(" ".join(notes)), "", *_order(result), ""]
 
 
-def _row(row: Result, printed: tuple[float, float, str], highest: float, lowest: float) -> str:
-    accuracy, spread, size = printed
-    up, down, tta, rate = (
-        row["upload_per_client"],
-        row["download_per_client"],
-        row["time_to_accuracy"],
-        row["learning_rate"],
-    )
+def _row(row: Result, printed: tuple[float, float, str] | None, ends: tuple[float, float]) -> str:
+    accuracy, size = ("-", "-") if printed is None else (f"{printed[0]:.2f} ± {printed[1]:.2f}", printed[2])
+    up, down, tta, rate = (row[key] for key in (
+        "upload_per_client", "download_per_client", "time_to_accuracy", "learning_rate",
+    ))  # fmt: skip
     cells = (
-        f"{row['label']} (`{row['method']}`)", f"{accuracy:.2f} ± {spread:.2f}", _percent(row, "accuracy"),
-        _percent(row, "accuracy_last_five"), f"{rate:g}{'*' if rate in (highest, lowest) else ''}", size,
+        f"{row['label']} (`{row['method']}`)", accuracy, _percent(row, "accuracy"),
+        _percent(row, "accuracy_last_five"), f"{rate:g}{'*' if rate in ends else ''}", size,
         megabytes(up["paper"]), megabytes(up["encoded"]), megabytes(down["encoded"]), f"{1e3 * row['lttr']:.1f} ms",
         "-" if tta is None else f"{tta:.1f} s",
     )  # fmt: skip
@@ -133,7 +156,7 @@ def _order(result: Result) -> list[str]:
     best = max(ours, key=lambda label: ours[label][0])
     said = max(printed, key=lambda label: printed[label][0])
     other = []
-    for one, two in combinations(ours, 2):
+    for one, two in combinations([label for label in ours if label in printed], 2):
         high, low = (one, two) if printed[one][0] > printed[two][0] else (two, one)
         theirs = printed[high][0] - printed[low][0] > printed[high][1] + printed[low][1]
         turned = ours[low][0] - ours[high][0] > ours[low][1] + ours[high][1]

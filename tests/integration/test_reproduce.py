@@ -12,7 +12,7 @@ from fedbiad import reproduce as reproduction
 from fedbiad import results
 from fedbiad.compare import Cell
 from fedbiad.errors import DataError, PlanError
-from fedbiad.reproduce import Reproduction, reproduce
+from fedbiad.reproduce import Reproduction, Setting, Variant, reproduce
 from fedbiad.results import PRINTED, section, write_results
 from running import fedbiad
 
@@ -22,10 +22,10 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of two methods on the digits, with two learning rates."""
-    monkeypatch.setattr(reproduction, "RATES", (0.0001, 0.1))
-    monkeypatch.setattr(reproduction, "TUNING_ROUNDS", 2)
-    monkeypatch.setattr(reproduction, "SIZES", {"digits": 8})
-    monkeypatch.setattr(reproduction, "TABLES", {"table1": {"FedAvg": "fedavg", "DGC": "fedbiad+dgc:paper"}})
+    setting = Setting({}, rates=(0.0001, 0.1), search_rounds=2)
+    rows = {"FedAvg": Variant("fedavg"), "DGC": Variant("fedbiad+dgc:paper")}
+    monkeypatch.setattr(reproduction, "SETTINGS", {"digits": setting})
+    monkeypatch.setattr(reproduction, "TABLES", {"table1": rows})
 
 
 def nothing(*_: object) -> None:
@@ -44,12 +44,12 @@ class TestReproduce:
         assert [row["label"] for row in found["rows"]] == ["FedAvg", "DGC"]
         fedavg, dgc = found["rows"]
         assert fedavg["learning_rate"] == 0.1  # 0.0001 learns nothing in two rounds
-        assert fedavg["search"]["0.1"] > fedavg["search"]["0.0001"]
+        assert fedavg["search"]["lr=0.1"] > fedavg["search"]["lr=0.0001"]
         assert len(fedavg["accuracy_values"]) == len(fedavg["rounds_to_target"]) == 2
         assert fedavg["time_to_accuracy"] is None  # the digits have no target
         assert 0 < fedavg["lttr"] < fedavg["round_seconds"]
         assert dgc["upload_per_client"]["encoded"] < fedavg["upload_per_client"]["encoded"]
-        assert found["search"] == {"rates": [0.0001, 0.1], "rounds": 2, "seed": 0}
+        assert found["search"] == {"rates": [0.0001, 0.1], "server_steps": [1.0], "rounds": 2, "seed": 0}
         assert not list((tmp_path / "runs").rglob("*.safetensors"))
         before = path.read_bytes()
         assert reproduce(todo, 2, tmp_path / "results", nothing, lambda: False) == path  # nothing left to run
@@ -58,7 +58,7 @@ class TestReproduce:
     def test_a_search_never_sees_the_test_data(self, tmp_path: Path) -> None:
         todo = Reproduction("table1", "digits", tmp_path)
         searched = [cell for cells in todo.tuning().values() for cell in cells]
-        tested = [cell for cells in todo.final({"FedAvg": 0.1, "DGC": 0.1}).values() for cell in cells]
+        tested = [cell for cells in todo.final({"FedAvg": (0.1, 1.0), "DGC": (0.1, 1.0)}).values() for cell in cells]
         assert {cell.plan.evaluate_on for cell in searched} == {"validation"}
         assert {cell.plan.evaluate_on for cell in tested} == {"test"}
         assert len({cell.path for cell in searched + tested}) == len(searched + tested) == 2 * 2 + 2 * 3
@@ -120,8 +120,9 @@ class TestPage:
         assert "Best in the paper: FedBIAD; here: " + ("FedBIAD" if ours > 0.8467 else "FedAvg") in text
 
     def test_all_methods_of_the_tables_have_printed_figures(self) -> None:
-        for (table, _), printed in PRINTED.items():
-            assert list(printed) == list(reproduction.TABLES[table])
+        for (table, data), printed in PRINTED.items():
+            extra = reproduction.EXTRA.get((table, data), {})
+            assert list(printed) + list(extra) == list(Reproduction(table, data, Path("x")).rows)
 
     def test_regenerates_without_a_difference(self, tmp_path: Path) -> None:
         page = ROOT / "docs" / "results.md"
