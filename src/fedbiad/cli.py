@@ -323,14 +323,17 @@ def _show_table(base: Plan, rows: list[dict[str, Any]]) -> None:
     split = "" if base.evaluate_on == "test" else ", on VALIDATION data"
     table = Table(title=f"{base.name}: {base.rounds} rounds, {base.selected_clients} of {base.data.clients} clients "
                         f"a round, p = {base.dropout_rate}{split}")  # fmt: skip
-    for heading in ("method", "accuracy, last round", "mean of last five", "upload, encoded", "of first",
+    judged = "accuracy" if base.top == 1 else f"top-{base.top} accuracy"
+    nll = ("NLL",) if base.model.name == "lstm" else ()
+    for heading in ("method", f"{judged}, last round", "mean of last five", *nll, "upload, encoded", "of first",
                     "upload, paper", "download, encoded", "LTTR", "TTA"):  # fmt: skip
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading == "method")
     first = rows[0]["upload_per_client"]["encoded"]
     for row in rows:
         up, down, tta = row["upload_per_client"], row["download_per_client"], row["time_to_accuracy"]
         table.add_row(
-            row["label"], _percent(row, "accuracy"), _percent(row, "accuracy_last_five"), megabytes(up["encoded"]),
+            row["label"], _percent(row, "accuracy"), _percent(row, "accuracy_last_five"),
+            *([f"{row['loss']:.3f}"] if nll else []), megabytes(up["encoded"]),
             comparison.percent(up["encoded"] / first), megabytes(up["paper"]), megabytes(down["encoded"]),
             f"{1e3 * row['lttr']:.1f} ms", "-" if tta is None else f"{tta:.1f} s",
         )  # fmt: skip

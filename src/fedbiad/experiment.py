@@ -65,6 +65,7 @@ class Experiment:
         self, u: Params, start: int = 0, state: ServerState | None = None, before: Record | None = None
     ) -> Iterator[tuple[Record, RoundOutcome]]:
         """Rounds start+1 .. R from U_start and the server's state then, each with its record; `before` is the last."""
+        u = {name: u[name] for name in self.model.shapes}  # one order of sums, whatever a checkpoint's order
         totals = {way: (before or {}).get(f"total_{way}", {}) for way in ("upload", "download")}
         for outcome in self.server.aggregate(self.transport, u, start, self.rounds, state):
             began = time.perf_counter()
