@@ -334,10 +334,11 @@ class TestShow:
             ["mnist", "missing: fedbiad data fetch mnist"],
             ["fmnist", "missing: fedbiad data fetch fmnist"],
             ["digits", "ready"],
+            *[[name, f"missing: fedbiad data fetch {name}"] for name in ("ptb", "wikitext2", "reddit")],
         ]
         assert snapshot(tmp_path) == before
 
     def test_help(self) -> None:
         ended = fedbiad("--help")
         assert ended.code == 0
-        assert all(command in ended.out for command in ("run", "resume", "compare", "describe", "theory", "data"))
+        assert all(command in ended.out for command in ("run", "resume", "compare", "describe", "theory", "data", "report", "reproduce", "results"))
