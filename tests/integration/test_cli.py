@@ -341,4 +341,7 @@ class TestShow:
     def test_help(self) -> None:
         ended = fedbiad("--help")
         assert ended.code == 0
-        assert all(command in ended.out for command in ("run", "resume", "compare", "describe", "theory", "data", "report", "reproduce", "results"))
+        assert all(
+            command in ended.out
+            for command in ("run", "resume", "compare", "describe", "theory", "data", "report", "reproduce", "results")
+        )

@@ -140,6 +140,16 @@ class TestPage:
         assert not (tmp_path / "page.md").exists()
 
 
+def test_heavy_training_has_a_setting_and_a_place_of_its_own() -> None:
+    heavy, light = Reproduction("heavy", "ptb", Path("x")), Reproduction("table1", "ptb", Path("x"))
+    best = dict.fromkeys(heavy.rows, (10.0, 1.0))
+    cells = {label: cells[0] for label, cells in heavy.final(best).items()}
+    assert cells["FedAvg"].path != light.final(dict.fromkeys(light.rows, (10.0, 1.0)))["FedAvg"][0].path
+    assert cells["FedAvg, dropout 0.5"].plan.training.dropout == 0.5
+    assert (cells["FedBIAD p=.2"].plan.dropout_rate, cells["FedBIAD p=.5"].plan.dropout_rate) == (0.2, 0.5)
+    assert cells["FedAvg"].plan.training.iterations * cells["FedAvg"].plan.training.batch * 20 == 5 * 9280
+
+
 def test_cells_have_names() -> None:
     cells = Reproduction("table2", "mnist", Path("x")).tuning()["STC"]
     assert all(isinstance(cell, Cell) for cell in cells)
