@@ -77,7 +77,7 @@ def run(
     path = out or _unused(Path("runs") / safe_name(f"{chosen.name}-{chosen.method}-seed{chosen.seed}"))
     torch.set_num_threads(chosen.engine.threads)
     with Reporter(f"{chosen.name} {chosen.method}", chosen.rounds, quiet=quiet) as reporter:
-        summary = runner.start(chosen, path, reporter, _stop_on_ctrl_c())
+        summary = runner.start(chosen, path, reporter, _stop_on_ctrl_c(), lambda text: _warn([text]))
     _show_summary(summary, path, quiet)
 
 

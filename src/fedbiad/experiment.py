@@ -57,6 +57,15 @@ class Experiment:
     evaluate_every: int = 1
     top: int = 1
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the data before the run."""
+        left_out = self.data.left_out if isinstance(self.data, LanguageData) else ()
+        if not left_out:
+            return []
+        some = ", ".join(left_out[:5]) + (" ..." if left_out[5:] else "")
+        return [f"{len(left_out)} clients have less text than one window and are left out: {some}"]
+
     def initial(self) -> Params:
         """U_0."""
         return self.model.init(streams.stream(self.seed, 0, streams.SERVER, "init"))
@@ -145,6 +154,7 @@ def assemble(
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
     if training.dropout and not model.dropout_sites:
         raise DataError("ordinary dropout knows no site in this model; put nn.Dropout into the module instead")
+    selected = min(selected, data.num_clients)
     layout = model.layout(method.row_kind)
     std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, data.sizes))
     work = LocalTraining(

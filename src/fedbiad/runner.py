@@ -27,10 +27,18 @@ class Stopped(Exception):  # noqa: N818  an ending, not an error
         super().__init__(f"stopped after round {round_}; go on with `fedbiad resume {directory}`")
 
 
-def start(plan: Plan, path: Path, on_round: OnRound, stop: Stop = lambda: False) -> Record:
+def start(
+    plan: Plan,
+    path: Path,
+    on_round: OnRound,
+    stop: Stop = lambda: False,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Record:
     """Run a plan from the beginning in a new directory; returns the summary. Data are loaded before it is made."""
     check_free(path)
     experiment = build(plan)
+    for note in experiment.notes:
+        warn(note)
     with _writing(path, "nothing was begun: free some space, then start again"):
         directory = RunDir.create(path, plan)
     return _run(directory, plan, experiment, on_round, stop)

@@ -14,7 +14,7 @@ from fedbiad import plan as plans
 from fedbiad.compressors import COMPRESSORS
 from fedbiad.data import text
 from fedbiad.data.language import LanguageData
-from fedbiad.errors import DataError
+from fedbiad.errors import DataError, LayoutError
 from fedbiad.experiment import build, load_federated
 from fedbiad.methods import METHODS
 from fedbiad.plan import Plan
@@ -130,3 +130,17 @@ def test_a_summary_has_examples_and_perplexity(tmp_path: Path) -> None:
             assert len(chances) == 3
             assert chances == sorted(chances, reverse=True)
     assert any(example["before"] != example["after"] for example in summary["examples"])
+
+
+def test_clients_without_a_window_are_named(tmp_path: Path) -> None:
+    """5,000 clients have eight lines each; some of them not the 101 tokens of a window."""
+    warnings: list[str] = []
+    plan = small(**{"data.clients": "5000", "data.bptt": "100", "rounds": "1", "training.iterations": "1"})
+    start(plan, tmp_path / "run", nothing, warn=warnings.append)
+    assert warnings == ["3 clients have less text than one window and are left out: 2866, 3969, 4965"]
+    assert RunDir(tmp_path / "run").summary() is not None
+
+
+def test_word_rows_need_words() -> None:
+    with pytest.raises(LayoutError, match="rows = 'embedding-words' is not known to MLP; it has units"):
+        build(plans.load("digits", {"methods.fedbiad.rows": "embedding-words"}))
