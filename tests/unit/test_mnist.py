@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbiad.data import federate, load, mnist
+from fedbiad.data import federate, load, mnist, store
 from fedbiad.data.base import pixel_statistics
 from fedbiad.errors import DataError
 
@@ -27,7 +27,7 @@ def mnist_home(request: pytest.FixtureRequest) -> Path:
     """The directory with a data set's real files; the test is skipped where there is none."""
     name = getattr(request, "param", "mnist")
     try:
-        folders = [mnist.locate(name, file).parent for file in mnist.FILES[name]]
+        folders = [store.locate(name, file).parent for file in store.FILES[name]]
     except DataError:
         pytest.skip(f"run `fedbiad data fetch {name}`")
     return folders[0]
@@ -47,7 +47,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             content = mnist.to_idx(array)
             sums[file] = hashlib.sha256(content).hexdigest()
             (folder / f"{file}.gz").write_bytes(gzip.compress(content))
-    monkeypatch.setitem(mnist.FILES, "mnist", sums)
+    monkeypatch.setitem(store.FILES, "mnist", sums)
     monkeypatch.setenv("FEDBIAD_DATA", str(tmp_path / "own"))
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
     return folder
@@ -118,31 +118,31 @@ def test_missing_data_say_where_was_looked_and_what_to_run(tiny: Path) -> None:
     (tiny / f"{FILE}.gz").unlink()
     with pytest.raises(DataError, match=rf"{FILE} not found.* run `fedbiad data fetch mnist`") as caught:
         load("mnist")
-    assert f"{tiny}, {mnist.cache_directory('mnist')}" in str(caught.value)
+    assert f"{tiny}, {store.cache_directory('mnist')}" in str(caught.value)
 
 
 def test_own_directory_comes_before_the_cache(tiny: Path) -> None:
-    mnist.store("mnist", FILE, content := mnist.read_file("mnist", FILE))
+    store.store("mnist", FILE, content := store.read_file("mnist", FILE))
     (tiny / f"{FILE}.gz").write_bytes(b"bad")
     # Fetching could not mend this one: it would go on hiding the copy in the cache.
     with pytest.raises(DataError, match=r"own.* is damaged .*; remove it, then run `fedbiad data fetch mnist"):
-        mnist.read_file("mnist", FILE)
+        store.read_file("mnist", FILE)
     (tiny / f"{FILE}.gz").unlink()
-    assert mnist.read_file("mnist", FILE) == content
+    assert store.read_file("mnist", FILE) == content
 
 
 @pytest.mark.parametrize("damage", ["empty", "not gzip", "truncated", "other content", "trailing"])
 def test_damaged_files_are_named_with_the_mending_command(tiny: Path, damage: str) -> None:
-    path = mnist.cache_directory("mnist") / f"{FILE}.gz"
-    mnist.store("mnist", FILE, mnist.read_file("mnist", FILE))
+    path = store.cache_directory("mnist") / f"{FILE}.gz"
+    store.store("mnist", FILE, store.read_file("mnist", FILE))
     (tiny / f"{FILE}.gz").unlink()
     good, other = path.read_bytes(), gzip.compress(b"other")
     packed = {"empty": b"", "not gzip": b"no gzip", "truncated": good[:-12], "other content": other}
-    assert mnist.stored("mnist", FILE)
+    assert store.stored("mnist", FILE)
     path.write_bytes(packed.get(damage, good + b"x"))
-    assert not mnist.stored("mnist", FILE)
+    assert not store.stored("mnist", FILE)
     with pytest.raises(DataError, match=r"is damaged \(.*\); run `fedbiad data fetch mnist --force`") as caught:
-        mnist.read_file("mnist", FILE)
+        store.read_file("mnist", FILE)
     assert str(caught.value).startswith(str(path))
 
 
@@ -151,19 +151,19 @@ def test_interrupted_write_leaves_the_old_file(tiny: Path, monkeypatch: pytest.M
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    mnist.store("mnist", FILE, content := mnist.read_file("mnist", FILE))
+    store.store("mnist", FILE, content := store.read_file("mnist", FILE))
     (tiny / f"{FILE}.gz").unlink()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
         patch.setattr(os, failing, interrupt)
-        mnist.store("mnist", FILE, b"new")
-    assert mnist.read_file("mnist", FILE) == content
-    assert [path.name for path in mnist.cache_directory("mnist").iterdir()] == [f"{FILE}.gz"]
+        store.store("mnist", FILE, b"new")
+    assert store.read_file("mnist", FILE) == content
+    assert [path.name for path in store.cache_directory("mnist").iterdir()] == [f"{FILE}.gz"]
 
 
 def test_images_and_labels_must_belong_together(tiny: Path) -> None:
     for labels in ([0] * 5, [0, 0, 0, 10]):
         content = mnist.to_idx(np.array(labels, np.uint8))
-        mnist.FILES["mnist"]["t10k-labels-idx1-ubyte"] = hashlib.sha256(content).hexdigest()
+        store.FILES["mnist"]["t10k-labels-idx1-ubyte"] = hashlib.sha256(content).hexdigest()
         (tiny / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
         with pytest.raises(DataError, match=rf"t10k: images \(4, 28, 28\) and {len(labels)} labels up to {labels[-1]}"):
             mnist.read_mnist()

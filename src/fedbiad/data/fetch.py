@@ -25,7 +25,8 @@ from rich import progress as bars
 from rich.console import Console
 
 from fedbiad.data import digits, text_fetch
-from fedbiad.data.mnist import FILES, cache_directory, csv_to_idx, matches, store, stored
+from fedbiad.data.mnist import csv_to_idx
+from fedbiad.data.store import FILES, cache_directory, matches, store, stored
 from fedbiad.errors import DataError
 
 NAMES = tuple(FILES["mnist"])

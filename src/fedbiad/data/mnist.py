@@ -1,25 +1,15 @@
-"""MNIST and Fashion-MNIST: four idx files each, looked up, verified and parsed by hand.
-
-Files are looked for in $FEDBIAD_DATA, then in the user's cache directory, compressed (.gz) or raw; the
-checksum of the uncompressed content is verified whenever a file is read.
-"""
+"""MNIST and Fashion-MNIST: four idx files each, parsed by hand."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import math
-import os
 import struct
-import zlib
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 
+from fedbiad.data.store import read_file
 from fedbiad.errors import DataError
-from fedbiad.files import write_atomically
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes, Bytes, Bytes]
@@ -29,87 +19,6 @@ SIDE = 28
 CLASSES = 10
 UBYTE = 0x08
 """The idx type code of unsigned bytes."""
-
-DIRECTORIES = {"mnist": "mnist", "fmnist": "fashion-mnist"}
-FILES: dict[str, dict[str, str]] = {  # SHA-256 of the uncompressed content
-    "mnist": {
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
-    "fmnist": {
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    },
-}
-
-
-def cache_directory(name: str) -> Path:
-    """Where `fedbiad data fetch` puts a data set's files."""
-    return Path(platformdirs.user_cache_dir("fedbiad")) / "data" / DIRECTORIES[name]
-
-
-def directories(name: str) -> list[Path]:
-    """Where a data set's files are looked for, in this order."""
-    own = os.environ.get("FEDBIAD_DATA")
-    return [*([Path(own) / DIRECTORIES[name]] if own else []), cache_directory(name)]
-
-
-def locate(name: str, file: str) -> Path:
-    """The first copy of a file, compressed or raw; an error that says where was looked if there is none."""
-    for directory in directories(name):
-        for path in (directory / f"{file}.gz", directory / file):
-            if path.is_file():
-                return path
-    looked = ", ".join(map(str, directories(name)))
-    raise DataError(
-        f"{name}: {file} not found, looked in {looked}; run `fedbiad data fetch {name}` "
-        "or point FEDBIAD_DATA at a directory that has it"
-    )
-
-
-def matches(name: str, file: str, content: bytes) -> bool:
-    """Whether the uncompressed content of a file has the known checksum."""
-    return hashlib.sha256(content).hexdigest() == FILES[name][file]
-
-
-def read_file(name: str, file: str) -> bytes:
-    """The uncompressed, verified content of the first copy of a file."""
-    path = locate(name, file)
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(name, path, f"cannot be read: {error}") from error
-    if not matches(name, file, content):
-        raise _damaged(name, path, "checksum of the content differs")
-    return content
-
-
-def stored(name: str, file: str) -> bool:
-    """Whether the cache directory has a file, compressed and intact."""
-    try:
-        return matches(name, file, gzip.decompress((cache_directory(name) / f"{file}.gz").read_bytes()))
-    except (OSError, EOFError, zlib.error):
-        return False
-
-
-def store(name: str, file: str, content: bytes) -> None:
-    """Put a file into the cache directory as a whole: interrupted, it leaves the old one as it was."""
-    path = cache_directory(name) / f"{file}.gz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, gzip.compress(content, compresslevel=6, mtime=0))
-
-
-def _damaged(name: str, path: Path, reason: str) -> DataError:
-    """The error for a file that is there but not as it should be, with the way to mend it."""
-    # Fetching mends the cache only; a bad file in FEDBIAD_DATA would go on hiding the good one.
-    first = "" if path.parent == cache_directory(name) else "remove it, then "
-    return DataError(f"{path} is damaged ({reason}); {first}run `fedbiad data fetch {name} --force`")
 
 
 def parse_idx(data: bytes, dimensions: int, where: str) -> Bytes:

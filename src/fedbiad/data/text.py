@@ -1,6 +1,6 @@
 """Text corpora as token ids: Penn Treebank, WikiText-2 and comments of Reddit users.
 
-Files are looked up and verified as those of the images are (see mnist.py). Tokens are what blanks separate; every line
+Files are looked up and verified as those of the images are (see store.py). Tokens are what blanks separate; every line
 (or comment) ends with `<eos>`. Words are numbered by how often the training part has them, ties by the alphabet.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.data import mnist
+from fedbiad.data.store import read_file
 from fedbiad.errors import DataError
 
 Tokens = npt.NDArray[np.int32]
@@ -36,25 +36,6 @@ NO_SOURCE = (
     "no public source has these collections of comments; point FEDBIAD_DATA at a directory that has "
     f"reddit/{COLLECTIONS['college']}.gz"
 )
-
-# One store of files serves all data sets.
-mnist.DIRECTORIES |= {"ptb": "ptb", "wikitext2": "wikitext-2", "reddit": "reddit"}
-mnist.FILES |= {
-    "ptb": {
-        "ptb.train.txt": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-        "ptb.valid.txt": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-        "ptb.test.txt": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-    },
-    "wikitext2": {
-        "wiki.train.tokens": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-        "wiki.valid.tokens": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-        "wiki.test.tokens": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-    },
-    "reddit": {
-        COLLECTIONS["college"]: "d5db928b266d3714b434c50726448735414768b99945669c5fe00366215db91f",
-        COLLECTIONS["pushshift"]: "b8f3e1d906e5e17c657fb5ef89eabc7e2b3730a7275d6c15e6dfe88a74780efa",
-    },
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +93,7 @@ def load(
 
 def read_ptb() -> Parts:
     """Penn Treebank as preprocessed by Mikolov: 929,589 / 73,760 / 82,430 tokens."""
-    return {part: _lines(mnist.read_file("ptb", f"ptb.{part}.txt").decode()) for part in PARTS}
+    return {part: _lines(read_file("ptb", f"ptb.{part}.txt").decode()) for part in PARTS}
 
 
 def read_wikitext2(cased: bool = False) -> Parts:
@@ -120,7 +101,7 @@ def read_wikitext2(cased: bool = False) -> Parts:
 
     Lower-cased unless told otherwise: the 75.3 MB of the paper's model are 28,911 or 28,912 words, not 33,278.
     """
-    texts = {part: mnist.read_file("wikitext2", f"wiki.{part}.tokens").decode() for part in PARTS}
+    texts = {part: read_file("wikitext2", f"wiki.{part}.tokens").decode() for part in PARTS}
     return {part: _lines(content if cased else content.lower()) for part, content in texts.items()}
 
 
@@ -135,7 +116,7 @@ def read_reddit(collection: Collection = "college", users: int = 100) -> tuple[P
     if collection not in COLLECTIONS:
         raise DataError(f"reddit: unknown collection {collection!r}; choose one of {', '.join(COLLECTIONS)}")
     try:
-        content = mnist.read_file("reddit", COLLECTIONS[collection]).decode()
+        content = read_file("reddit", COLLECTIONS[collection]).decode()
     except DataError as error:
         raise DataError(f"{error} ({NO_SOURCE.replace(COLLECTIONS['college'], COLLECTIONS[collection])})") from error
     people = [json.loads(line) for line in content.split("\n") if line]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedbiad.data.mnist import directories, locate
+from fedbiad.data.store import directories, locate
 from fedbiad.data.text import COLLECTIONS, NO_SOURCE, PARTS
 from fedbiad.errors import DataError
 
