@@ -17,6 +17,7 @@ from fedbiad.rows import Layout
 from fedbiad.training.batches import Batch, LocalSamples
 from fedbiad.training.compact import CompactStep, has_idle
 from fedbiad.training.distillation import distilled_update
+from fedbiad.training.learned import Learned, Stacked
 from fedbiad.training.masked import MaskedStep
 from fedbiad.training.step import Form, LocalStep, Noise
 
@@ -51,7 +52,7 @@ class Trained:
 
     ids: tuple[int, ...]
     pattern: Pattern  # rows to upload [clients, rows]
-    u: Params  # trained parameters [clients, ...]; only rows in `pattern` count
+    learned: Learned  # D^k; only rows in `pattern` count
     state: ClientState
     losses: Losses  # of the mini-batches [clients, V]
     usable: npt.NDArray[np.bool_]  # False: a loss or a weight is not finite
@@ -103,21 +104,9 @@ def client_update(
             pattern, state, resampled[:, v] = method.next_pattern(layout, cohort, v, trend, pattern, state)
             step.set_pattern(pattern)
             checks += 1
-    trained = step.finish()
-    sent, state = method.upload_pattern(
-        layout, cohort, held, pattern, lambda: layout.row_norms(_difference(trained, received)), state
-    )
-    usable = np.isfinite(losses).all(1) & _finite(trained)
+    learned = Stacked({name: value.sub_(received[name]) for name, value in step.finish().items()})
+    sent, state = method.upload_pattern(layout, cohort, held, pattern, lambda: learned.row_norms(layout), state)
+    usable = np.isfinite(losses).all(1) & learned.finite()
     return Trained(
-        cohort.ids, sent, trained, state, losses, usable, checks, resampled, noise.drawn, noise.weights
+        cohort.ids, sent, learned, state, losses, usable, checks, resampled, noise.drawn, noise.weights
     )  # line 28
-
-
-def _difference(trained: Params, received: Params) -> Params:
-    return {name: value - received[name] for name, value in trained.items()}
-
-
-def _finite(params: Params) -> npt.NDArray[np.bool_]:
-    finite = [torch.isfinite(value.flatten(1).sum(1)).numpy() for value in params.values()]
-    usable: npt.NDArray[np.bool_] = np.logical_and.reduce(finite)
-    return usable

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbiad import streams
 from fedbiad.aggregation import MajorityVote
-from fedbiad.arrays import ClientState, Params, ServerState
+from fedbiad.arrays import Params, ServerState
 from fedbiad.client import LocalTraining
 from fedbiad.compressors import Compressor
 from fedbiad.data import FederatedData, federate, text
@@ -30,9 +30,10 @@ from fedbiad.plan_problems import key_problems_of, resolve
 from fedbiad.rows import Layout
 from fedbiad.sending import Channel
 from fedbiad.server import RoundOutcome, Server, select_clients
-from fedbiad.state import COMPRESSOR, MemoryStore
+from fedbiad.state import MemoryStore
 from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
+from fedbiad.transports.block import BlockTraining
 from fedbiad.transports.inprocess import InProcess
 
 Record = dict[str, Any]
@@ -162,15 +163,12 @@ def assemble(
         training.dropout, std, engine.form, training.clip,
     )  # fmt: skip
 
-    def fresh() -> ClientState:
-        kept = {} if compressor is None else compressor.init_client(layout.num_weights)
-        return {**method.init_client(layout), **{COMPRESSOR + name: value for name, value in kept.items()}}
-
     watched = _often_selected(seed, data.num_clients, selected, rounds) if watch is None else watch
-    channel = Channel(layout, run, compressor, engine.wire)
-    transport = InProcess(work, data, MemoryStore(fresh), seed, channel, engine.block, watched)
     share = None if compressor is None else compressor.vote_step
     vote = None if share is None else MajorityVote(share * training.learning_rate)
+    alike = vote is not None or method.weighting == "clients"
+    blocks = BlockTraining(work, data, Channel(layout, run, compressor, engine.wire), alike, watched)
+    transport = InProcess(blocks, MemoryStore(lambda: method.init_client(layout)), seed, engine.block)
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)
 
@@ -303,8 +301,7 @@ def _own_data(clients: Sequence[tuple[Tensor, Tensor]], test: tuple[Tensor, Tens
     wrong = [k for k, (_, targets) in enumerate([*clients, test]) if targets.dtype != torch.int64]
     if wrong:
         raise DataError(f"labels must be whole numbers (torch.int64); look at clients {wrong[:5]} or the test set")
-    ends = np.cumsum(sizes)
-    members = tuple(np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True))
     targets = torch.cat([y for _, y in clients])
     classes = int(torch.cat([targets, test[1]]).max()) + 1
-    return FederatedData(torch.cat([x for x, _ in clients]), targets, members, *test, "test", classes, 0)
+    starts = np.cumsum([0, *sizes])
+    return FederatedData(torch.cat([x for x, _ in clients]), targets, starts, *test, "test", classes, 0)

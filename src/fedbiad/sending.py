@@ -6,7 +6,7 @@ In one process the bytes may be skipped for speed: `wired` sends every message t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from fedbiad import wire
+from fedbiad.aggregation import Total, sum_block
 from fedbiad.arrays import ClientState, IntArray, Params, Pattern
 from fedbiad.client import Trained
 from fedbiad.cohort import Cohort
@@ -28,12 +29,21 @@ FAILED = "the loss or a weight is not finite"
 
 
 @dataclass(frozen=True)
+class Senders:
+    """Of each client of a block how many samples it has, how much it counts, and what its compressor remembers."""
+
+    samples: list[int]
+    weights: list[int]
+    remembered: Mapping[int, ClientState]
+
+
+@dataclass(frozen=True)
 class Arrived:
     """The usable replies of a block as the server has them; arrays [clients], `members` their places in the block."""
 
     members: IntArray
     pattern: Pattern
-    u: Params
+    total: Total
     loss: npt.NDArray[np.float64]
     upload: Counts
     remembered: dict[int, ClientState]
@@ -78,19 +88,13 @@ class Channel:
 
     # ------------------------------------------------------------------ up
 
-    def upload(
-        self, u: Params, cohort: Cohort, trained: Trained, samples: list[int], memory: Callable[[int], ClientState]
-    ) -> Arrived:
-        """What arrives of a trained block, what it costs, and what the clients' compressors remember then.
-
-        `memory` tells what the compressor of a client remembers now.
-        """
+    def upload(self, cohort: Cohort, trained: Trained, senders: Senders) -> Arrived:
+        """What arrives of a trained block, what it costs, and what the clients' compressors remember then."""
         failed = {k: FAILED for k, usable in zip(trained.ids, trained.usable, strict=True) if not usable}
-        members, values, replies = [], [], []
+        members, changes, replies = [], [], []
         remembered: dict[int, ClientState] = {}
-        full = flatten(self.layout, u)
         for i in np.flatnonzero(trained.usable).tolist():
-            reply, learned = self._reply(full, cohort, trained, i, samples[i], memory)
+            reply, learned = self._reply(cohort, trained, i, senders)
             size = wire.reply_size(self.layout, reply, _row(cohort, i))
             if self.wired:
                 try:
@@ -102,16 +106,18 @@ class Channel:
                 remembered[trained.ids[i]] = learned
             members.append(i)
             replies.append((reply, size))
-            values.append(None if self._untouched else self._arrived(full, reply, cohort, i))
+            if not self._untouched:
+                changes.append(self._arrived(reply, cohort, i))
         chosen = np.array(members, dtype=np.int64)
+        pattern, weights = trained.pattern[chosen], [senders.weights[i] for i in members]
         paper = [_paper_bytes(reply.payload, self.layout, reply.pattern) for reply, _ in replies]
-        u_arrived = (
-            {name: value[chosen] if len(chosen) < len(cohort) else value for name, value in trained.u.items()}
-            if self._untouched
-            else unflatten(self.layout, np.stack([v for v in values if v is not None]) if values else full[None][:0])
-        )
+        if self._untouched:
+            total = trained.learned.total(self.layout, chosen, pattern, weights)
+        else:
+            flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
+            total = sum_block(self.layout, pattern, unflatten(self.layout, flat), weights)
         return Arrived(
-            chosen, trained.pattern[chosen], u_arrived,
+            chosen, pattern, total,
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
             Counts(np.array(paper, dtype=np.int64), np.array([size for _, size in replies], dtype=np.int64)),
             remembered, failed,
@@ -122,57 +128,39 @@ class Channel:
         """Whether what arrives is what was trained, without looking."""
         return self.compressor is None and not self.wired
 
-    def _reply(
-        self,
-        full: Float32,
-        cohort: Cohort,
-        trained: Trained,
-        i: int,
-        samples: int,
-        memory: Callable[[int], ClientState],
-    ) -> tuple[ReplyMessage, ClientState]:
+    def _reply(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[ReplyMessage, ClientState]:
         sent, assigned = trained.pattern[i], _row(cohort, i)
         same = sent.all() if assigned is None else np.array_equal(sent, assigned)
         remembered: ClientState = {}
         if self._untouched:
-            payload = Payload((self._dense(None, sent),), difference=False)
+            payload = Payload((self._dense(None, sent),), difference=True)
         else:
-            flat = flatten(self.layout, {name: value[i] for name, value in trained.u.items()})
-            payload, remembered = self._compressed(full, flat, cohort, trained, i, memory)
+            payload, remembered = self._payload(cohort, trained, i, senders)
         report = Report(float(np.float32(trained.losses[i].mean())), trained.checks, int(trained.resampled[i].sum()))
         pattern = None if same else sent
-        return ReplyMessage(self.run, cohort.round, cohort.ids[i], samples, pattern, payload, report), remembered
+        reply = ReplyMessage(self.run, cohort.round, cohort.ids[i], senders.samples[i], pattern, payload, report)
+        return reply, remembered
 
-    def _compressed(
-        self,
-        full: Float32,
-        flat: Float32,
-        cohort: Cohort,
-        trained: Trained,
-        i: int,
-        memory: Callable[[int], ClientState],
-    ) -> tuple[Payload, ClientState]:
-        sent = trained.pattern[i]
+    def _payload(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[Payload, ClientState]:
+        sent, change = trained.pattern[i], flatten(self.layout, trained.learned.change(i))
         where = np.flatnonzero(self.layout.kept_entries(sent))
         if self.compressor is None:
-            return Payload((Dense(flat[where]),), difference=False), {}
-        state = memory(cohort.ids[i])
+            return Payload((Dense(change[where]),), difference=True), {}
+        state = senders.remembered.get(cohort.ids[i]) or self.compressor.init_client(self.layout.num_weights)
         return self.compressor.compress(
-            flat[where] - full[where], where, segments(self.layout, sent), state, cohort.round,
-            cohort.stream(i, "compression"),
-        )  # fmt: skip
+            change[where], where, segments(self.layout, sent), state, cohort.round, cohort.stream(i, "compression")
+        )
 
     def _through_the_wire(self, reply: ReplyMessage, cohort: Cohort, i: int) -> ReplyMessage:
         assigned = _row(cohort, i)
         data = wire.encode_reply(self.layout, reply, assigned)
         return wire.decode_reply(data, self.layout, self.run, cohort.round, cohort.ids[i], assigned)
 
-    def _arrived(self, full: Float32, reply: ReplyMessage, cohort: Cohort, i: int) -> Float32:
-        kept = _kept(self.layout, _row(cohort, i) if reply.pattern is None else reply.pattern)
-        arrived = full.copy()
-        values = reply.payload.values()
-        arrived[kept] = full[kept] + values if reply.payload.difference else values
-        return arrived
+    def _arrived(self, reply: ReplyMessage, cohort: Cohort, i: int) -> Float32:
+        """D^k in full coordinates [N], 0 at entries that were not sent."""
+        change = np.zeros(self.layout.num_weights, dtype=np.float32)
+        change[_kept(self.layout, _row(cohort, i) if reply.pattern is None else reply.pattern)] = reply.payload.values()
+        return change
 
     def _dense(self, flat: Float32 | None, pattern: Pattern | None) -> Dense:
         """The kept entries; where only their number matters, an array that takes no memory."""

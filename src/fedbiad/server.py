@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedbiad import streams
-from fedbiad.aggregation import AGGREGATIONS, Aggregation, server_step
+from fedbiad.aggregation import AGGREGATIONS, Aggregation, SumTree, server_step
 from fedbiad.arrays import FloatArray, IntArray, Params, ServerState
 from fedbiad.cohort import Cohort
 from fedbiad.errors import RunError
@@ -37,30 +37,27 @@ class Server:
         self, transport: Transport, u: Params, start: int, rounds: int, state: ServerState | None = None
     ) -> Iterator[RoundOutcome]:
         """Rounds start+1 .. R from U_start; line numbers are those of Algorithm 1."""
-        sizes = transport.sizes()
         state = self.method.init_server(self.layout) if state is None else state
         mean = self.vote or AGGREGATIONS[self.method.aggregation]
         for r in range(start + 1, rounds + 1):  # line 1
             began = time.perf_counter()
-            chosen = Cohort(self.seed, r, select_clients(self.seed, r, len(sizes), self.selected))  # line 2
+            chosen = Cohort(self.seed, r, select_clients(self.seed, r, transport.num_clients, self.selected))  # line 2
             assigned = self.method.assign(self.layout, chosen, state, u)
-            tally, total = Tally(self.layout, self.network, self.seed), mean.init(self.layout)
+            tally, sums = Tally(self.layout, self.network, self.seed), SumTree()
             for updates in transport.exchange(Request(r, u, chosen.ids, assigned)):  # lines 3-6
                 arrived = time.perf_counter()
                 tally.add(updates)
-                mean.add(total, self.layout, updates.pattern, updates.u, self._weights(updates.ids, sizes))
+                if updates.total is not None:
+                    sums.push(updates.total)
                 tally.aggregation += time.perf_counter() - arrived
+            finishing = time.perf_counter()
+            total = sums.finish()
             if total.weight == 0:
                 raise RunError(_all_failed(r, tally.failed))
-            finishing = time.perf_counter()
             u = server_step(u, mean.finish(total, u), self.server_step)  # line 7
             state = self.method.observe(self.layout, state, tally.reports())
             tally.aggregation += time.perf_counter() - finishing
             yield RoundOutcome(r, u, state, tally, time.perf_counter() - began)
-
-    def _weights(self, ids: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        alike = self.vote is not None or self.method.weighting == "clients"
-        return [1 if alike else sizes[k] for k in ids]
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class Tally:
 
     def add(self, updates: Updates) -> None:
         """Count a block; of what it sent only the counts are kept."""
-        self._blocks.append(updates.without_weights())
+        self._blocks.append(updates.without_sums())
 
     @property
     def failed(self) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,19 @@ import numpy.typing as npt
 from fedbiad.arrays import ClientState
 
 COMPRESSOR = "compressor."
-"""Begins the names of what a compressor remembers: large, so never stacked and never copied."""
+"""Begins the names of what a compressor remembers."""
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of a block of clients: stacked [clients, ...], and what each one's compressor remembers, if anything.
+
+    The latter is large: never stacked, and not to be changed in place.
+    """
+
+    ids: tuple[int, ...]
+    own: ClientState
+    remembered: dict[int, ClientState]
 
 
 class MemoryStore:
@@ -25,28 +38,25 @@ class MemoryStore:
         """Clients seen so far."""
         return len(self._states)
 
-    def get(self, ids: Sequence[int]) -> ClientState:
-        """The states of a block of clients, stacked [clients, ...], without what a compressor remembers."""
+    def lend(self, ids: Sequence[int]) -> States:
+        """The states of a block of clients."""
         own = [self._states.get(client) or self._fresh() for client in ids]
-        return {name: np.stack([state[name] for state in own]) for name in own[0] if not name.startswith(COMPRESSOR)}
+        stacked = {name: np.stack([state[name] for state in own]) for name in own[0] if not name.startswith(COMPRESSOR)}
+        remembered = {
+            client: {name.removeprefix(COMPRESSOR): part for name, part in state.items() if name.startswith(COMPRESSOR)}
+            for client, state in zip(ids, own, strict=True)
+        }
+        return States(tuple(ids), stacked, {client: parts for client, parts in remembered.items() if parts})
 
-    def remembered(self, client: int) -> ClientState:
-        """What the compressor of one client remembers; not to be changed in place."""
-        own = self._states.get(client) or self._fresh()
-        return {name.removeprefix(COMPRESSOR): part for name, part in own.items() if name.startswith(COMPRESSOR)}
-
-    def remember(self, client: int, parts: ClientState) -> None:
-        """What it remembers from now on."""
-        own = self._states.get(client) or self._fresh()
-        self._states[client] = {**own, **{COMPRESSOR + name: part for name, part in parts.items()}}
-        self._changed.add(client)
-
-    def put(self, ids: Sequence[int], state: ClientState, keep: npt.NDArray[np.bool_]) -> None:
-        """Remember the states of the clients of a block for which `keep` is true."""
-        for i in np.flatnonzero(keep).tolist():
-            own = self._states.get(ids[i]) or self._fresh()
-            self._states[ids[i]] = {**own, **{name: value[i].copy() for name, value in state.items()}}
-            self._changed.add(ids[i])
+    def take(self, states: States) -> None:
+        """What the clients of a block remember from now on."""
+        for i, client in enumerate(states.ids):
+            remembered = states.remembered.get(client, {})
+            self._states[client] = {
+                **{name: value[i].copy() for name, value in states.own.items()},
+                **{COMPRESSOR + name: part for name, part in remembered.items()},
+            }
+            self._changed.add(client)
 
     def dump(self, changed: bool = False) -> dict[str, npt.NDArray[np.generic]]:
         """All states as arrays: `clients` [seen] and each part of the state [seen, ...], by client number.

@@ -65,14 +65,14 @@ class Structure:
         )
 
 
-def total_input_data(round_: int, iterations: int, sizes: Sequence[int]) -> int:
+def total_input_data(round_: int, iterations: int, sizes: Sequence[int] | npt.NDArray[np.int64]) -> int:
     """The least client-side total input data after r rounds.
 
     m_r = r V min(|D^1|, ..., |D^K|).
     """
     if len(sizes) == 0:
         raise ValueError("sizes must name the data of at least 1 client")
-    return round_ * iterations * min(sizes)
+    return round_ * iterations * int(min(sizes))
 
 
 def _check(S: float, m: float, B: float) -> None:

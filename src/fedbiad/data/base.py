@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -97,8 +98,8 @@ class ClientData(Protocol):
         ...
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """|D^k| of every client."""
+    def sizes(self) -> IntArray:
+        """|D^k| of every client [clients]."""
         ...
 
     @property
@@ -125,33 +126,45 @@ EVAL_BATCH = 2000
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """The clients' samples as indices into one pool, and the samples the global model is judged on.
+    """The clients' samples in one pool, one client after another, and those the global model is judged on.
 
-    `unused` counts the pool's samples that no client holds; a held-out validation part is not in the pool.
+    `unused` counts the samples that no client holds; a held-out validation part is not among them.
     """
 
     inputs: Tensor
     targets: Tensor
-    members: tuple[IntArray, ...]
+    starts: IntArray
+    """Where each client's samples begin in the pool, and where the last one's end [clients + 1]."""
     eval_inputs: Tensor
     eval_targets: Tensor
     eval_split: Literal["test", "validation"]
     classes: int
     unused: int
 
+    @classmethod
+    def dealt(
+        cls, inputs: Tensor, targets: Tensor, members: Sequence[IntArray], eval_inputs: Tensor, eval_targets: Tensor,
+        eval_split: Literal["test", "validation"], classes: int,
+    ) -> FederatedData:  # fmt: skip
+        """Client k gets the samples `members[k]`."""
+        order = torch.from_numpy(np.concatenate(members))
+        starts = np.cumsum([0, *(len(own) for own in members)])
+        unused = len(targets) - len(order)
+        return cls(inputs[order], targets[order], starts, eval_inputs, eval_targets, eval_split, classes, unused)
+
     @property
     def num_clients(self) -> int:
         """How many clients there are."""
-        return len(self.members)
+        return len(self.starts) - 1
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
+    @cached_property
+    def sizes(self) -> IntArray:
         """How many samples each client holds."""
-        return tuple(len(indices) for indices in self.members)
+        return np.diff(self.starts)
 
-    def size(self, client: int) -> int:
-        """How many samples one client holds."""
-        return len(self.members[client])
+    def span(self, client: int) -> slice:
+        """Where one client's samples stand in the pool."""
+        return slice(int(self.starts[client]), int(self.starts[client + 1]))
 
     @property
     def eval_size(self) -> int:
@@ -160,9 +173,9 @@ class FederatedData:
 
     def local(self, cohort: Cohort, iterations: int, batch: int) -> LocalData:
         """What a block of clients trains on in a round: shuffled epochs, one after another."""
-        members = [self.members[client] for client in cohort.ids]
-        schedule = cohort.schedule([len(own) for own in members], iterations * batch)
-        return LocalData(self.inputs, self.targets, members, schedule, batch)
+        spans = [self.span(client) for client in cohort.ids]
+        schedule = cohort.schedule([own.stop - own.start for own in spans], iterations * batch)
+        return LocalData(self.inputs, self.targets, spans, schedule, batch)
 
     def evaluation(self) -> Iterator[Batch]:
         """The samples a model is judged on [1, samples, ...]."""
@@ -195,18 +208,14 @@ def federate(
     inputs, targets = dataset.train_inputs[:kept], dataset.train_targets[:kept]
     rng = streams.stream(seed, 0, streams.SERVER, "partition")
     settings = Settings(dataset.classes, labels_per_client, concentration)
-    members = tuple(split(partition, targets.numpy(), clients, rng, settings))
+    members = split(partition, targets.numpy(), clients, rng, settings)
     on_test = evaluate_on == "test"
-    return FederatedData(
-        inputs=inputs,
-        targets=targets,
-        members=members,
-        eval_inputs=dataset.test_inputs if on_test else dataset.train_inputs[kept:],
-        eval_targets=dataset.test_targets if on_test else dataset.train_targets[kept:],
-        eval_split=evaluate_on,
-        classes=dataset.classes,
-        unused=kept - sum(len(indices) for indices in members),
+    judged = (
+        (dataset.test_inputs, dataset.test_targets)
+        if on_test
+        else (dataset.train_inputs[kept:], dataset.train_targets[kept:])
     )
+    return FederatedData.dealt(inputs, targets, members, *judged, evaluate_on, dataset.classes)
 
 
 def _checked_validation_size(wanted: int | None, samples: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -89,14 +90,10 @@ class LanguageData:
         """How many clients there are."""
         return len(self.spans)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
+    @cached_property
+    def sizes(self) -> IntArray:
         """How many tokens each client holds."""
-        return tuple(end - start for start, end in self.spans)
-
-    def size(self, client: int) -> int:
-        """How many tokens one client holds."""
-        return self.sizes[client]
+        return np.array([end - start for start, end in self.spans], dtype=np.int64)
 
     @property
     def eval_size(self) -> int:

@@ -42,14 +42,24 @@ class LocalSamples(Protocol):
 
 
 class LocalData:
-    """Samples of a block of clients, taken from a common pool."""
+    """Samples of a block of clients in a common pool: of each client a run of consecutive ones."""
 
-    def __init__(
-        self, inputs: Tensor, targets: Tensor, members: list[IntArray], schedule: IntArray, batch: int
-    ) -> None:
-        self._inputs, self._targets, self._members, self._batch = inputs, targets, members, batch
-        self._visits = torch.from_numpy(np.stack([own[visits] for own, visits in zip(members, schedule, strict=True)]))
+    def __init__(self, inputs: Tensor, targets: Tensor, spans: list[slice], schedule: IntArray, batch: int) -> None:
+        self._inputs, self._targets, self.spans, self._batch = inputs, targets, spans, batch
+        self.schedule = schedule
+        """Which of its own samples each client visits [clients, steps x batch]."""
+        starts = np.array([own.start for own in spans])
+        self._visits = torch.from_numpy(schedule + starts[:, None])
         self._whole: Batch | None = None
+
+    def samples(self, client: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the client at this place, not copied."""
+        return self._inputs[self.spans[client]], self._targets[self.spans[client]]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many samples each client has."""
+        return [own.stop - own.start for own in self.spans]
 
     def batch(self, step: int) -> Batch:
         """The mini-batch of iteration `step`."""
@@ -58,18 +68,17 @@ class LocalData:
 
     def present(self, classes: int) -> Pattern:
         """Which classes each client has at all [clients, classes]."""
-        found = np.zeros((len(self._members), classes), dtype=np.bool_)
-        for i, own in enumerate(self._members):
+        found = np.zeros((len(self.spans), classes), dtype=np.bool_)
+        for i, own in enumerate(self.spans):
             found[i, self._targets[own].numpy()] = True
         return found
 
     def whole(self) -> Batch:
         """Every sample of every client, clients padded to the largest."""
         if self._whole is None:
-            longest = max(len(own) for own in self._members)
-            padded = np.stack([np.resize(own, longest) for own in self._members])
-            sizes = np.array([len(own) for own in self._members])
-            real = torch.from_numpy(np.arange(longest)[None, :] < sizes[:, None]).to(self._inputs.dtype)
+            sizes = np.array(self.sizes)
+            padded = np.stack([np.resize(np.arange(own.start, own.stop), sizes.max()) for own in self.spans])
+            real = torch.from_numpy(np.arange(sizes.max())[None, :] < sizes[:, None]).to(self._inputs.dtype)
             chosen = torch.from_numpy(padded)
             self._whole = Batch(self._inputs[chosen], self._targets[chosen], real)
         return self._whole

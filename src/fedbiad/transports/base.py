@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fedbiad.aggregation import Total
 from fedbiad.arrays import FloatArray, IntArray, Params, Pattern
 
 
@@ -58,7 +59,7 @@ class Updates:
     asked: tuple[int, ...]
     ids: tuple[int, ...]  # of those asked, the ones whose reply arrived whole
     pattern: Pattern  # rows uploaded [clients, rows]
-    u: Params  # U^k as it arrived [clients, ...]; only rows in `pattern` count
+    total: Total | None  # the sums over those that arrived
     loss: FloatArray  # mean of the local iterations
     checks: IntArray  # of the loss trend
     resampled: IntArray  # checks after which the pattern was changed
@@ -71,9 +72,9 @@ class Updates:
     noise_weights: int = 0
     watched: Watched | None = None
 
-    def without_weights(self) -> Updates:
+    def without_sums(self) -> Updates:
         """What is told about it, without what was sent."""
-        return replace(self, u={})
+        return replace(self, total=None)
 
     @property
     def arrived(self) -> Pattern:
@@ -84,10 +85,11 @@ class Updates:
 class Transport(Protocol):
     """A way to the clients."""
 
-    def sizes(self) -> list[int]:
-        """|D^k| of every registered client."""
+    @property
+    def num_clients(self) -> int:
+        """How many clients are registered."""
         ...
 
     def exchange(self, request: Request) -> Iterator[Updates]:
-        """Send a request; yield the updates in blocks, in the order of the ids."""
+        """Send a request; yield the updates block by block, in the order of the ids."""
         ...
