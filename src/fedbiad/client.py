@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from fedbiad.arrays import ClientState, Losses, Params, Pattern
 from fedbiad.cohort import Cohort
+from fedbiad.errors import PlanError
 from fedbiad.methods.base import Method
 from fedbiad.models.base import Model
 from fedbiad.rows import Layout
-from fedbiad.training.batches import Batch, LocalSamples
-from fedbiad.training.compact import CompactStep, has_idle
-from fedbiad.training.distillation import distilled_update
-from fedbiad.training.learned import Learned, Stacked
+from fedbiad.training import forms
+from fedbiad.training.batches import LocalData, LocalSamples
+from fedbiad.training.compact import CompactStep
+from fedbiad.training.dual import DualTrainer, FusedTrainer
+from fedbiad.training.forms import Form
+from fedbiad.training.learned import Learned
 from fedbiad.training.masked import MaskedStep
-from fedbiad.training.step import Form, LocalStep, Noise
+from fedbiad.training.step import Noise
+from fedbiad.training.stepwise import Stepwise, Trainer
 
 
 @dataclass(frozen=True)
@@ -37,13 +43,33 @@ class LocalTraining:
     noise_std: float = 0.0  # posterior standard deviation
     form: Form = "auto"
     clip: float | None = None  # largest norm of a client's gradient
+    largest: int | None = None  # samples of the client that has most, where they are plain vectors
 
-    def step_class(self) -> type[LocalStep]:
-        """The form of the local step: compact where it is exact and clients can be stacked, else masked."""
-        if self.form != "auto":
-            return CompactStep if self.form == "compact" else MaskedStep
-        decays_idle = bool(self.weight_decay) and has_idle(self.layout)
-        return CompactStep if self.method.fixed_count and self.model.compacts and not decays_idle else MaskedStep
+    @cached_property
+    def chosen(self) -> tuple[Form, str]:
+        """The form local training takes and why not a faster one; a form that was asked for must be exact."""
+        regime = forms.Regime(self.weight_decay, self.dropout, self.clip, self.noise_std, self.largest)
+        if self.form == "auto":
+            return forms.choose(self.method, self.model, self.layout, regime)
+        obstacle = forms.dual_obstacle(self.method, self.model, self.layout, regime)
+        if self.form in ("dual", "fused") and obstacle is not None:
+            raise PlanError([f"engine.form = {self.form!r} is not exact here: {obstacle}; use 'auto'"], "engine")
+        return self.form, "asked for"
+
+    def trainer(self, received: Params, cohort: Cohort, data: LocalSamples, pattern: Pattern, noise: Noise) -> Trainer:
+        """The block of clients at the start of a round; line 9 of Algorithm 1: U^{k,0} <- U_{r-1}."""
+        scale, form = self.method.scale(self.layout, cohort), self.chosen[0]
+        if form in ("dual", "fused") and isinstance(data, LocalData):
+            kind = FusedTrainer if form == "fused" else DualTrainer
+            noise.weights += self.iterations * self.layout.num_weights * len(cohort) if self.noise_std else 0
+            return kind(received, pattern, data, batch=self.batch, learning_rate=self.learning_rate, scale=scale)
+        step = (MaskedStep if form == "masked" else CompactStep)(
+            self.model, self.layout,
+            {name: value.clone(memory_format=torch.contiguous_format) for name, value in received.items()}, pattern,
+            scale=scale if isinstance(scale, float) else torch.from_numpy(scale), noise=noise,
+            learning_rate=self.learning_rate, weight_decay=self.weight_decay, clip=self.clip,
+        )  # fmt: skip
+        return Stepwise(step, received, self.method, cohort, data, self.batch, self.dropout)
 
 
 @dataclass(frozen=True)
@@ -70,43 +96,30 @@ def client_update(
     `received` is U_{r-1} as each client got it [clients, ...]; rows it was not sent are never looked at.
     """
     method, layout, clients = work.method, work.layout, len(cohort)
-    own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in received.items()}
     pattern = method.first_pattern(layout, cohort, state, received)  # lines 10-14
     noise = Noise(work.noise_std, cohort.keys("noise"))
-    scale = method.scale(layout, cohort)
-    step = work.step_class()(  # line 9: U^{k,0} <- U_{r-1}
-        work.model, layout, own, pattern,
-        scale=scale if isinstance(scale, float) else torch.from_numpy(scale), noise=noise,
-        learning_rate=work.learning_rate, weight_decay=work.weight_decay, clip=work.clip,
-    )  # fmt: skip
+    trainer = work.trainer(received, cohort, data, pattern, noise)  # line 9
     losses, trend = np.zeros((2, clients, work.iterations))
     held = np.zeros(pattern.shape, dtype=np.int64)
     resampled, checks = np.zeros((clients, work.iterations), dtype=np.bool_), 0
-    watched, teacher = method.trend_loss(cohort.round), method.teacher(cohort)
-
-    def objective(outputs: Tensor, batch: Batch) -> Tensor:
-        return method.objective(outputs, batch, cohort)
-
-    for v in range(work.iterations):  # line 15
-        held += pattern
-        batch = data.batch(v)
-        unit_masks = cohort.unit_masks(work.model.dropout_sites, work.batch, work.dropout, v)
-        if teacher is not None:
-            losses[:, v] = distilled_update(step, teacher, pattern, v, batch, unit_masks, objective).numpy()
-        else:
-            theta = step.sample_weights(v)  # line 16
-            if watched == "local":
-                trend[:, v] = step.loss(theta, data.whole(), objective).numpy()
-            losses[:, v] = step.update(theta, batch, unit_masks, objective).numpy()  # line 17
-        if watched == "batch":
-            trend[:, v] = losses[:, v]
-        if method.is_check(cohort.round, v):  # lines 18-26
-            pattern, state, resampled[:, v] = method.next_pattern(layout, cohort, v, trend, pattern, state)
-            step.set_pattern(pattern)
+    for first, last in _stretches(method, cohort.round, work.iterations):  # line 15
+        held += pattern * (last - first)
+        losses[:, first:last], trend[:, first:last] = trainer.advance(first, last)  # lines 16-17
+        if method.is_check(cohort.round, last - 1):  # lines 18-26
+            pattern, state, resampled[:, last - 1] = method.next_pattern(
+                layout, cohort, last - 1, trend, pattern, state
+            )
+            trainer.set_pattern(pattern)
             checks += 1
-    learned = Stacked({name: value.sub_(received[name]) for name, value in step.finish().items()})
+    learned = trainer.finish()
     sent, state = method.upload_pattern(layout, cohort, held, pattern, lambda: learned.row_norms(layout), state)
     usable = np.isfinite(losses).all(1) & learned.finite()
     return Trained(
         cohort.ids, sent, learned, state, losses, usable, checks, resampled, noise.drawn, noise.weights
     )  # line 28
+
+
+def _stretches(method: Method, round_: int, iterations: int) -> Iterator[tuple[int, int]]:
+    """The iterations 0 .. V-1, cut after every check."""
+    ends = [v + 1 for v in range(iterations) if method.is_check(round_, v)]
+    return itertools.pairwise(sorted({0, *ends, iterations}))

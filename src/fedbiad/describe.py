@@ -13,12 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedbiad import theory
-from fedbiad.arrays import Pattern
-from fedbiad.client import LocalTraining
+from fedbiad.arrays import IntArray, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.compare import percent
 from fedbiad.compressors import COMPRESSORS, Compressor
-from fedbiad.experiment import build_lstm, build_model, load_federated
+from fedbiad.experiment import build_lstm, build_model, load_federated, local_training
 from fedbiad.methods import METHODS, Method, RowDropout
 from fedbiad.models import Model
 from fedbiad.payloads import VALUE_BITS
@@ -36,7 +35,7 @@ LATE_ROUND = 1000
 
 def describe_plan(plan: Plan, console: Console) -> None:
     """Data, model, row groups of the plan's method, its options, and the upload of every method."""
-    model, about = _model_and_data(plan)
+    model, about, sizes = _model_and_data(plan)
     console.print(
         f"[bold]{plan.name}[/]  {about}; {plan.selected_clients} clients a round, {plan.rounds} rounds", highlight=False
     )
@@ -59,11 +58,11 @@ def describe_plan(plan: Plan, console: Console) -> None:
     console.print(options)
     uploads = Table(title="bytes of one client and round by the paper's count (32-bit values, 64-bit positions, 1-bit "
                           "labels)")  # fmt: skip
-    for heading in ("method", "rows kept", "upload", "of fedavg", "download", "local step"):
-        left = heading in ("method", "local step")
+    for heading in ("method", "rows kept", "upload", "of fedavg", "download", "training"):
+        left = heading in ("method", "training")
         uploads.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for name in described(plan):
-        uploads.add_row(*_upload_row(plan, name, model))
+        uploads.add_row(*_upload_row(plan, name, model, sizes))
     console.width = max(console.width, 104)  # names and numbers are not cut, whatever the terminal
     console.print(uploads)
     for warning in warnings(plan):
@@ -76,16 +75,18 @@ def _entry(part: Slice) -> str:
     return f"{times}{part.param}[{':, ' * part.axis}j{'' if part.span == 1 else f' x {part.span}'}]"
 
 
-def _model_and_data(plan: Plan) -> tuple[Model, str]:
-    """The plan's model and a line about its data; those of a language model need not be there."""
+def _model_and_data(plan: Plan) -> tuple[Model, str, IntArray | None]:
+    """The plan's model, a line about its data and the clients' sizes; data of a language model need not be there."""
     if plan.model.name == "lstm":
-        return build_lstm(plan), f"{plan.data.name}, {plan.data.clients} clients, {plan.data.vocabulary:,} words"
+        about = f"{plan.data.name}, {plan.data.clients} clients, {plan.data.vocabulary:,} words"
+        return build_lstm(plan), about, None
     data = load_federated(plan)
-    sizes = sorted(data.sizes)
-    return build_model(plan, data), (
-        f"{plan.data.name}, {plan.data.partition} partition: {len(sizes)} clients with {sizes[0]} to {sizes[-1]} "
+    sizes = data.sizes
+    about = (
+        f"{plan.data.name}, {plan.data.partition} partition: {len(sizes)} clients with {sizes.min()} to {sizes.max()} "
         f"samples ({data.unused} unused), judged on {data.eval_size} {data.eval_split} samples"
     )
+    return build_model(plan, data), about, sizes
 
 
 def described(plan: Plan) -> list[str]:
@@ -107,23 +108,23 @@ class Nominal:
     form: str
 
 
-def nominal(plan: Plan, name: str, model: Model) -> Nominal:
-    """What a name would cost, from patterns of the first round and without training."""
+def nominal(plan: Plan, name: str, model: Model, sizes: IntArray | None = None) -> Nominal:
+    """What a name would cost, from patterns of the first round and without training; `sizes` of the clients."""
     method, compressor = plan.resolved(name)
     layout = model.layout(method.row_kind)
-    work = LocalTraining(method, model, layout, 1, 1, 1.0, form=plan.engine.form)
+    work = local_training(method, model, plan.training, plan.engine, plan.rounds, sizes)
     pattern, assigned = _patterns(plan, method, layout)
     labels = 0.0 if assigned or pattern.all() else layout.num_rows / 8
-    sizes = [_nominal_bits(compressor, layout, own) / 8 for own in pattern[: 1 if method.fixed_count else None]]
+    bits = [_nominal_bits(compressor, layout, own) / 8 for own in pattern[: 1 if method.fixed_count else None]]
     down = float(layout.kept_weights(pattern).mean()) if assigned else layout.num_weights
     return Nominal(
-        float(np.mean(sizes)) + labels, down * VALUE_BITS / 8, float(pattern.sum(1).mean()), layout.num_rows,
-        method.fixed_count, work.step_class().__name__.removesuffix("Step").lower(),
+        float(np.mean(bits)) + labels, down * VALUE_BITS / 8, float(pattern.sum(1).mean()), layout.num_rows,
+        method.fixed_count, work.chosen[0],
     )  # fmt: skip
 
 
-def _upload_row(plan: Plan, name: str, model: Model) -> list[str]:
-    found = nominal(plan, name, model)
+def _upload_row(plan: Plan, name: str, model: Model, sizes: IntArray | None) -> list[str]:
+    found = nominal(plan, name, model, sizes)
     full = sum(math.prod(shape) for shape in model.shapes.values()) * VALUE_BITS / 8
     about = "" if found.exact else "about "
     kept = f"{about}{found.rows_kept:,.0f} of {found.rows:,}"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbiad import streams
 from fedbiad.aggregation import MajorityVote
-from fedbiad.arrays import Params, ServerState
+from fedbiad.arrays import IntArray, Params, ServerState
 from fedbiad.client import LocalTraining
 from fedbiad.compressors import Compressor
 from fedbiad.data import FederatedData, federate, text
@@ -157,12 +157,7 @@ def assemble(
         raise DataError("ordinary dropout knows no site in this model; put nn.Dropout into the module instead")
     selected = min(selected, data.num_clients)
     layout = model.layout(method.row_kind)
-    std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, data.sizes))
-    work = LocalTraining(
-        method, model, layout, training.iterations, training.batch, training.learning_rate, training.weight_decay,
-        training.dropout, std, engine.form, training.clip,
-    )  # fmt: skip
-
+    work = local_training(method, model, training, engine, rounds, data.sizes)
     watched = _often_selected(seed, data.num_clients, selected, rounds) if watch is None else watch
     share = None if compressor is None else compressor.vote_step
     vote = None if share is None else MajorityVote(share * training.learning_rate)
@@ -171,6 +166,20 @@ def assemble(
     transport = InProcess(blocks, MemoryStore(lambda: method.init_client(layout)), seed, engine.block)
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)
+
+
+def local_training(
+    method: Method, model: Model, training: TrainingPlan, engine: EnginePlan, rounds: int, sizes: IntArray | None
+) -> LocalTraining:
+    """What clients of these sizes are told; None: clients are not known, so that no form depends on them."""
+    std, largest = 0.0, None
+    if sizes is not None:
+        std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, sizes))
+        largest = None if isinstance(model, LSTM) else int(sizes.max())
+    return LocalTraining(
+        method, model, model.layout(method.row_kind), training.iterations, training.batch, training.learning_rate,
+        training.weight_decay, training.dropout, std, engine.form, training.clip, largest,
+    )  # fmt: skip
 
 
 def _often_selected(seed: int, clients: int, selected: int, rounds: int) -> int:

@@ -24,7 +24,7 @@ from fedbiad.methods import FedBIAD, Method
 from fedbiad.names import Name, nearest, parse
 from fedbiad.network import Network
 from fedbiad.plan_problems import key_problems, method_problems, resolve
-from fedbiad.training.step import Form
+from fedbiad.training.forms import Form
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -142,7 +142,8 @@ class Channel:
         return reply, remembered
 
     def _payload(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[Payload, ClientState]:
-        sent, change = trained.pattern[i], flatten(self.layout, trained.learned.change(i))
+        sent = trained.pattern[i]
+        change = flatten(self.layout, trained.learned.change(i, sent))
         where = np.flatnonzero(self.layout.kept_entries(sent))
         if self.compressor is None:
             return Payload((Dense(change[where]),), difference=True), {}

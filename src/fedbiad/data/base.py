@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -18,7 +18,7 @@ from fedbiad.data import digits, mnist
 from fedbiad.data.mnist import Arrays, Bytes
 from fedbiad.data.partition import Settings, split
 from fedbiad.errors import DataError
-from fedbiad.training.batches import Batch, LocalData, LocalSamples
+from fedbiad.training.batches import Batch, Grams, LocalData, LocalSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +140,7 @@ class FederatedData:
     eval_split: Literal["test", "validation"]
     classes: int
     unused: int
+    grams: Grams = field(default_factory=Grams)
 
     @classmethod
     def dealt(
@@ -175,7 +176,7 @@ class FederatedData:
         """What a block of clients trains on in a round: shuffled epochs, one after another."""
         spans = [self.span(client) for client in cohort.ids]
         schedule = cohort.schedule([own.stop - own.start for own in spans], iterations * batch)
-        return LocalData(self.inputs, self.targets, spans, schedule, batch)
+        return LocalData(self.inputs, self.targets, spans, schedule, batch, self.grams)
 
     def evaluation(self) -> Iterator[Batch]:
         """The samples a model is judged on [1, samples, ...]."""

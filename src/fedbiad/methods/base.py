@@ -101,6 +101,11 @@ class Method:
         """What a client minimises, from outputs [clients, batch, classes] to losses [clients]."""
         return cross_entropy(outputs, batch.targets, batch.weight)
 
+    @property
+    def distils(self) -> bool:
+        """Whether there is a `teacher`."""
+        return False
+
     def teacher(self, cohort: Cohort) -> Pattern | None:
         """The pattern whose outputs the held rows also learn to imitate in every iteration; None: no distillation."""
         return None

@@ -49,6 +49,10 @@ class FjORD(NestedWidths):
         """The tier's sub-model, whatever width came last."""
         return pattern if cohort.assigned is None else cohort.assigned, state
 
+    @property
+    def distils(self) -> bool:
+        return self.distillation
+
     def teacher(self, cohort: Cohort) -> Pattern | None:
         return cohort.assigned if self.distillation else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,11 +42,42 @@ class LocalSamples(Protocol):
         ...
 
 
+class Grams:
+    """Gram matrices of clients' samples, the last used ones kept; `limit` is how many bytes of them."""
+
+    def __init__(self, limit: int = 64 << 20) -> None:
+        self._limit, self._held, self._kept = limit, 0, OrderedDict[int, Tensor]()
+
+    def of(self, key: int, inputs: Tensor) -> Tensor:
+        """X X^T + 1 of these samples [samples, inputs], known by `key`."""
+        gram = self._kept.pop(key, None)
+        if gram is None:
+            gram = torch.addmm(inputs.new_ones(1, 1), inputs, inputs.T)
+            self._held += gram.nbytes
+        self._kept[key] = gram
+        while self._held > self._limit:
+            self._held -= self._kept.popitem(last=False)[1].nbytes
+        return gram
+
+    def __reduce__(self) -> tuple[type[Grams], tuple[int]]:
+        """Another process begins with none."""
+        return Grams, (self._limit,)
+
+
 class LocalData:
     """Samples of a block of clients in a common pool: of each client a run of consecutive ones."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, spans: list[slice], schedule: IntArray, batch: int) -> None:
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        spans: list[slice],
+        schedule: IntArray,
+        batch: int,
+        grams: Grams | None = None,
+    ) -> None:
         self._inputs, self._targets, self.spans, self._batch = inputs, targets, spans, batch
+        self._grams = grams or Grams(0)
         self.schedule = schedule
         """Which of its own samples each client visits [clients, steps x batch]."""
         starts = np.array([own.start for own in spans])
@@ -55,6 +87,10 @@ class LocalData:
     def samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the client at this place, not copied."""
         return self._inputs[self.spans[client]], self._targets[self.spans[client]]
+
+    def gram(self, client: int) -> Tensor:
+        """X X^T + 1 of the client at this place: its samples with a 1 appended for the bias."""
+        return self._grams.of(self.spans[client].start, self.samples(client)[0].flatten(1))
 
     @property
     def sizes(self) -> list[int]:

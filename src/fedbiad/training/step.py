@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from fedbiad.rows import Layout
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.batches import Batch
 from fedbiad.training.objective import cross_entropy
-
-Form = Literal["auto", "masked", "compact"]
 
 Objective = Callable[[Tensor, Batch], Tensor]
 """From outputs [clients, batch, classes] with every class in its place to losses [clients]."""

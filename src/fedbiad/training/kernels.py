@@ -1,0 +1,194 @@
+"""The compiled local training of a network with one hidden layer, in its dual form: every client in one go.
+
+Loops run several rows at once because a compiler keeps sums in registers only where they stand side by side.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from fedbiad.arrays import FloatArray, IntArray, Pattern
+
+# sums may be reordered for vector units, but infinities and NaN must stay visible
+_MATHS = {"contract", "reassoc", "nsz", "arcp"}
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+def train(
+    p: FloatArray, grams: FloatArray, a: FloatArray, w: FloatArray, b: FloatArray, targets: IntArray, ends: IntArray,
+    visits: IntArray, kept: Pattern, scale: FloatArray, rate: float, batch: int, losses: FloatArray,
+) -> None:  # fmt: skip
+    """Advance every client by the iterations of `losses` [clients, iterations], in place.
+
+    Samples of all clients stand one after another, client k's before `ends[k]`: pre-activations under U `p`
+    [samples, units], coefficients `a` alike, targets [samples], Gram matrices `grams` flat. The output layer is `w`
+    [clients, classes, units] and `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own.
+    """
+    clients, classes, units = w.shape
+    most = ends[0]
+    for k in range(1, clients):
+        most = max(most, ends[k] - ends[k - 1])
+    own_p, own_a = np.empty((most, units), p.dtype), np.empty((most, units), p.dtype)
+    own_w = np.empty((classes, units), p.dtype)
+    h, e = np.empty((batch + 1, units), p.dtype), np.empty((batch, classes), p.dtype)
+    at = 0
+    for k in range(clients):
+        first, last = ends[k - 1] if k else 0, ends[k]
+        size = last - first
+        rows = np.flatnonzero(kept[k])
+        _take(p[first:last], rows, own_p)
+        _take(a[first:last], rows, own_a)
+        _take(w[k], rows, own_w)
+        gram = grams[at : at + size * size].reshape(size, size)
+        at += size * size
+        for v in range(losses.shape[1]):
+            chosen = visits[k, v * batch : (v + 1) * batch]
+            _forward(own_p, gram, own_a, h, chosen, size, len(rows))
+            _logits(h, own_w, b[k], e, scale[k], len(rows))
+            losses[k, v] = _errors(e, targets[first:last], chosen, rate / batch)
+            _shift(b[k], e, scale[k])
+            _descend(h, own_w, e, own_a, chosen, len(rows))
+        _put(own_a, rows, a[first:last])
+        _put(own_w, rows, w[k])
+
+
+@numba.njit(cache=True, nogil=True)
+def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
+    """The columns `rows` of `full`, side by side."""
+    for i in range(len(full)):
+        for j in range(len(rows)):
+            held[i, j] = full[i, rows[j]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
+    """Back into `full`."""
+    for i in range(len(full)):
+        for j in range(len(rows)):
+            full[i, rows[j]] = held[i, j]
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
+    """b <- b - the sum of e over the batch; e then takes the scale on, for the weights."""
+    for c in range(len(b)):
+        moved = b.dtype.type(0)
+        for r in range(len(e)):
+            moved += e[r, c]
+            e[r, c] *= scale
+        b[c] -= moved
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+def _forward(
+    p: FloatArray, gram: FloatArray, a: FloatArray, h: FloatArray, chosen: IntArray, size: int, held: int
+) -> None:
+    """h = relu(P + G A) of the chosen samples, two at a time."""
+    zero = p.dtype.type(0)
+    batch = len(chosen)
+    for r in range(0, batch, 2):
+        s = r + 1
+        x = chosen[r]
+        y = chosen[s] if s < batch else x
+        for j in range(held):
+            h[r, j] = p[x, j]
+            h[s, j] = p[y, j]
+        i = 0
+        while i + 6 <= size:
+            f0, f1, f2, f3, f4, f5 = gram[x, i], gram[x, i + 1], gram[x, i + 2], gram[x, i + 3], gram[x, i + 4], gram[x, i + 5]  # fmt: skip  # noqa: E501
+            g0, g1, g2, g3, g4, g5 = gram[y, i], gram[y, i + 1], gram[y, i + 2], gram[y, i + 3], gram[y, i + 4], gram[y, i + 5]  # fmt: skip  # noqa: E501
+            for j in range(held):
+                a0, a1, a2, a3, a4, a5 = a[i, j], a[i + 1, j], a[i + 2, j], a[i + 3, j], a[i + 4, j], a[i + 5, j]
+                h[r, j] += f0 * a0 + f1 * a1 + f2 * a2 + f3 * a3 + f4 * a4 + f5 * a5
+                h[s, j] += g0 * a0 + g1 * a1 + g2 * a2 + g3 * a3 + g4 * a4 + g5 * a5
+            i += 6
+        while i < size:
+            f0, g0 = gram[x, i], gram[y, i]
+            for j in range(held):
+                h[r, j] += f0 * a[i, j]
+                h[s, j] += g0 * a[i, j]
+            i += 1
+    for r in range(batch):
+        for j in range(held):
+            h[r, j] = max(h[r, j], zero)
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, scale: float, held: int) -> None:
+    """scale h W^T + b."""
+    zero = h.dtype.type(0)
+    batch, classes = logits.shape
+    for r in range(batch):
+        c = 0
+        while c + 2 <= classes:
+            s0, s1 = zero, zero
+            for j in range(held):
+                s0 += h[r, j] * w[c, j]
+                s1 += h[r, j] * w[c + 1, j]
+            logits[r, c] = s0 * scale + b[c]
+            logits[r, c + 1] = s1 * scale + b[c + 1]
+            c += 2
+        if c < classes:
+            s0 = zero
+            for j in range(held):
+                s0 += h[r, j] * w[c, j]
+            logits[r, c] = s0 * scale + b[c]
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
+    """The mean loss; logits become rate times its gradient with respect to them."""
+    batch, classes = e.shape
+    zero = e.dtype.type(0)
+    step = e.dtype.type(rate)
+    total = zero
+    for r in range(batch):
+        y = targets[chosen[r]]
+        highest = e[r, 0]
+        for c in range(1, classes):
+            highest = max(highest, e[r, c])
+        total += highest - e[r, y]
+        weight = zero
+        for c in range(classes):
+            e[r, c] = np.exp(e[r, c] - highest)
+            weight += e[r, c]
+        total += np.log(weight)
+        for c in range(classes):
+            e[r, c] *= step / weight
+        e[r, y] -= step
+    mean: float = float(total) / batch
+    return mean
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
+    """A <- A - [h > 0] (e W) at the chosen samples, then W <- W - e^T h."""
+    zero = h.dtype.type(0)
+    batch, classes = e.shape
+    for r in range(batch):
+        x = chosen[r]
+        c = 0
+        while c + 5 <= classes:
+            e0, e1, e2, e3, e4 = e[r, c], e[r, c + 1], e[r, c + 2], e[r, c + 3], e[r, c + 4]
+            for j in range(held):
+                back = e0 * w[c, j] + e1 * w[c + 1, j] + e2 * w[c + 2, j] + e3 * w[c + 3, j] + e4 * w[c + 4, j]
+                a[x, j] -= back if h[r, j] > zero else zero
+            c += 5
+        while c < classes:
+            e0 = e[r, c]
+            for j in range(held):
+                a[x, j] -= e0 * w[c, j] if h[r, j] > zero else zero
+            c += 1
+    for c in range(classes):
+        r = 0
+        while r + 5 <= batch:
+            e0, e1, e2, e3, e4 = e[r, c], e[r + 1, c], e[r + 2, c], e[r + 3, c], e[r + 4, c]
+            for j in range(held):
+                w[c, j] -= e0 * h[r, j] + e1 * h[r + 1, j] + e2 * h[r + 2, j] + e3 * h[r + 3, j] + e4 * h[r + 4, j]
+            r += 5
+        while r < batch:
+            e0 = e[r, c]
+            for j in range(held):
+                w[c, j] -= e0 * h[r, j]
+            r += 1

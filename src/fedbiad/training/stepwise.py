@@ -1,0 +1,84 @@
+"""Local training iteration by iteration: any model, any method, any form of the step."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fedbiad.arrays import Losses, Params, Pattern
+from fedbiad.cohort import Cohort
+from fedbiad.methods.base import Method
+from fedbiad.training.batches import Batch, LocalSamples
+from fedbiad.training.distillation import distilled_update
+from fedbiad.training.learned import Learned, Stacked
+from fedbiad.training.step import LocalStep
+
+
+class Trainer(Protocol):
+    """A block of clients in local training."""
+
+    def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
+        """Iterations `first` up to `last`: the losses of their mini-batches and those the trend looks at.
+
+        Both [clients, iterations]. Lines 16 and 17 of Algorithm 1 for each.
+        """
+        ...
+
+    def set_pattern(self, pattern: Pattern) -> None:
+        """Hold other rows from now on; what dropped rows have learned is not lost."""
+        ...
+
+    def finish(self) -> Learned:
+        """What was learned."""
+        ...
+
+
+class Stepwise:
+    """One `LocalStep` after another."""
+
+    def __init__(
+        self,
+        step: LocalStep,
+        received: Params,
+        method: Method,
+        cohort: Cohort,
+        data: LocalSamples,
+        batch: int,
+        dropout: float,
+    ) -> None:
+        self._step, self._received, self._method, self._cohort, self._data = step, received, method, cohort, data
+        self._batch, self._dropout = batch, dropout
+
+    def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
+        """Iterations `first` up to `last`, one by one."""
+        losses, trend = np.zeros((2, len(self._cohort), last - first))
+        for v in range(first, last):
+            losses[:, v - first], trend[:, v - first] = self._iteration(v)
+        return losses, trend
+
+    def _iteration(self, v: int) -> tuple[Losses, Losses]:
+        step, method, cohort, batch = self._step, self._method, self._cohort, self._data.batch(v)
+        unit_masks = cohort.unit_masks(step.model.dropout_sites, self._batch, self._dropout, v)
+        teacher = method.teacher(cohort)
+        if teacher is not None:
+            losses = distilled_update(step, teacher, step.pattern, v, batch, unit_masks, self._objective).numpy()
+            return losses, losses
+        theta = step.sample_weights(v)  # line 16
+        whole = method.trend_loss(cohort.round) == "local"
+        watched = step.loss(theta, self._data.whole(), self._objective).numpy() if whole else None
+        losses = step.update(theta, batch, unit_masks, self._objective).numpy()  # line 17
+        return losses, losses if watched is None else watched
+
+    def _objective(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self._method.objective(outputs, batch, self._cohort)
+
+    def set_pattern(self, pattern: Pattern) -> None:
+        """Hold other rows from now on."""
+        self._step.set_pattern(pattern)
+
+    def finish(self) -> Stacked:
+        """U^{k,V} - U_{r-1}, every weight written out."""
+        trained: Params = self._step.finish()
+        return Stacked({name: value.sub_(self._received[name]) for name, value in trained.items()})
