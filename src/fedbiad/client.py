@@ -97,7 +97,7 @@ def client_update(
     """
     method, layout, clients = work.method, work.layout, len(cohort)
     pattern = method.first_pattern(layout, cohort, state, received)  # lines 10-14
-    noise = Noise(work.noise_std, cohort.keys("noise"))
+    noise = Noise(work.noise_std, cohort.keys("noise") if work.noise_std else [])
     trainer = work.trainer(received, cohort, data, pattern, noise)  # line 9
     losses, trend = np.zeros((2, clients, work.iterations))
     held = np.zeros(pattern.shape, dtype=np.int64)

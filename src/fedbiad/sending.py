@@ -21,7 +21,7 @@ from fedbiad.cohort import Cohort
 from fedbiad.compressors.base import Compressor, Segment
 from fedbiad.errors import WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage
-from fedbiad.payloads import Dense, Float32, Payload
+from fedbiad.payloads import VALUE_BITS, Dense, Float32, Payload
 from fedbiad.rows import Layout
 from fedbiad.transports.base import Counts
 
@@ -65,35 +65,39 @@ class Channel:
 
     def download(self, u: Params, cohort: Cohort) -> tuple[Params, Counts]:
         """U as each client receives it [clients, ...], and what that costs. Rows not assigned arrive as 0 if wired."""
-        flat = flatten(self.layout, u)
-        requests = [self._request(flat, cohort, i) for i in range(len(cohort))]
-        paper = [_paper_bytes(r.payload, self.layout, r.pattern) for r in requests]
-        encoded = [wire.request_size(self.layout, request) for request in requests]
-        counts = Counts(np.array(paper, dtype=np.int64), np.array(encoded, dtype=np.int64))
+        patterns = [_assigned(cohort, i) for i in range(len(cohort))]
+        kept = self._kept_weights(patterns)
+        encoded = [
+            wire.dense_request_size(cohort.round, client, pattern, count)
+            for client, pattern, count in zip(cohort.ids, patterns, kept, strict=True)
+        ]
+        counts = self._counts([VALUE_BITS * count for count in kept], patterns, encoded)
         if not self.wired:
             return {name: value.unsqueeze(0).expand(len(cohort), *value.shape) for name, value in u.items()}, counts
+        flat = flatten(self.layout, u)
         received = []
-        for i, request in enumerate(requests):
-            data = wire.encode_request(self.layout, request)
-            got = wire.decode_request(data, self.layout, self.run, cohort.round, cohort.ids[i])
+        for client, pattern in zip(cohort.ids, patterns, strict=True):
+            payload = Payload((Dense(flat[_kept(self.layout, pattern)]),), difference=False)
+            request = RequestMessage(self.run, cohort.round, client, pattern, payload)
+            got = wire.decode_request(
+                wire.encode_request(self.layout, request), self.layout, self.run, cohort.round, client
+            )
             full = np.zeros_like(flat)
             full[_kept(self.layout, got.pattern)] = got.payload.values()
             received.append(full)
         return unflatten(self.layout, np.stack(received)), counts
-
-    def _request(self, flat: Float32, cohort: Cohort, i: int) -> RequestMessage:
-        pattern = None if cohort.assigned is None or cohort.assigned[i].all() else cohort.assigned[i]
-        payload = Payload((self._dense(flat, pattern),), difference=False)
-        return RequestMessage(self.run, cohort.round, cohort.ids[i], pattern, payload)
 
     # ------------------------------------------------------------------ up
 
     def upload(self, cohort: Cohort, trained: Trained, senders: Senders) -> Arrived:
         """What arrives of a trained block, what it costs, and what the clients' compressors remember then."""
         failed = {k: FAILED for k, usable in zip(trained.ids, trained.usable, strict=True) if not usable}
+        usable = np.flatnonzero(trained.usable)
+        if self.compressor is None and not self.wired:
+            return self._bare(cohort, trained, senders, usable, failed)
         members, changes, replies = [], [], []
         remembered: dict[int, ClientState] = {}
-        for i in np.flatnonzero(trained.usable).tolist():
+        for i in usable.tolist():
             reply, learned = self._reply(cohort, trained, i, senders)
             size = wire.reply_size(self.layout, reply, _row(cohort, i))
             if self.wired:
@@ -106,39 +110,45 @@ class Channel:
                 remembered[trained.ids[i]] = learned
             members.append(i)
             replies.append((reply, size))
-            if not self._untouched:
-                changes.append(self._arrived(reply, cohort, i))
+            changes.append(self._arrived(reply, cohort, i))
         chosen = np.array(members, dtype=np.int64)
-        pattern, weights = trained.pattern[chosen], [senders.weights[i] for i in members]
-        paper = [_paper_bytes(reply.payload, self.layout, reply.pattern) for reply, _ in replies]
-        if self._untouched:
-            total = trained.learned.total(self.layout, chosen, pattern, weights)
-        else:
-            flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
-            total = sum_block(self.layout, pattern, unflatten(self.layout, flat), weights)
+        pattern = trained.pattern[chosen]
+        flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
+        total = sum_block(self.layout, pattern, unflatten(self.layout, flat), [senders.weights[i] for i in members])
         return Arrived(
             chosen, pattern, total,
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
-            Counts(np.array(paper, dtype=np.int64), np.array([size for _, size in replies], dtype=np.int64)),
+            self._counts(
+                [reply.payload.paper_bits for reply, _ in replies], [reply.pattern for reply, _ in replies],
+                [size for _, size in replies],
+            ),
             remembered, failed,
         )  # fmt: skip
 
-    @property
-    def _untouched(self) -> bool:
-        """Whether what arrives is what was trained, without looking."""
-        return self.compressor is None and not self.wired
+    def _bare(
+        self, cohort: Cohort, trained: Trained, senders: Senders, members: IntArray, failed: dict[int, str]
+    ) -> Arrived:
+        """The same where what arrives is what was trained, without writing any message."""
+        pattern, weights = trained.pattern[members], [senders.weights[i] for i in members]
+        reports = [_report(trained, i) for i in members]
+        told = [_told(cohort, trained, i) for i in members]
+        kept = self.layout.kept_weights(pattern).tolist()
+        encoded = [
+            wire.dense_reply_size(cohort.round, cohort.ids[i], senders.samples[i], rows, count, report)
+            for i, rows, count, report in zip(members, told, kept, reports, strict=True)
+        ]
+        return Arrived(
+            members, pattern, trained.learned.total(self.layout, members, pattern, weights),
+            np.array([report.loss for report in reports], dtype=np.float64),
+            self._counts([VALUE_BITS * count for count in kept], told, encoded), {}, failed,
+        )  # fmt: skip
 
     def _reply(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[ReplyMessage, ClientState]:
-        sent, assigned = trained.pattern[i], _row(cohort, i)
-        same = sent.all() if assigned is None else np.array_equal(sent, assigned)
-        remembered: ClientState = {}
-        if self._untouched:
-            payload = Payload((self._dense(None, sent),), difference=True)
-        else:
-            payload, remembered = self._payload(cohort, trained, i, senders)
-        report = Report(float(np.float32(trained.losses[i].mean())), trained.checks, int(trained.resampled[i].sum()))
-        pattern = None if same else sent
-        reply = ReplyMessage(self.run, cohort.round, cohort.ids[i], senders.samples[i], pattern, payload, report)
+        payload, remembered = self._payload(cohort, trained, i, senders)
+        reply = ReplyMessage(
+            self.run, cohort.round, cohort.ids[i], senders.samples[i], _told(cohort, trained, i), payload,
+            _report(trained, i),
+        )  # fmt: skip
         return reply, remembered
 
     def _payload(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[Payload, ClientState]:
@@ -163,12 +173,32 @@ class Channel:
         change[_kept(self.layout, _row(cohort, i) if reply.pattern is None else reply.pattern)] = reply.payload.values()
         return change
 
-    def _dense(self, flat: Float32 | None, pattern: Pattern | None) -> Dense:
-        """The kept entries; where only their number matters, an array that takes no memory."""
-        if flat is not None and self.wired:
-            return Dense(flat[_kept(self.layout, pattern)])
-        count = self.layout.num_weights if pattern is None else int(self.layout.kept_weights(pattern[None])[0])
-        return Dense(np.broadcast_to(np.float32(0), count))
+    def _counts(self, bits: list[int], patterns: list[Pattern | None], encoded: list[int]) -> Counts:
+        """By the paper's count 32 bits a value, 64 bits a position and, where rows are told, 1 bit a label."""
+        labels = [0 if pattern is None else -(-self.layout.num_rows // 8) for pattern in patterns]
+        paper = [-(-own // 8) + told for own, told in zip(bits, labels, strict=True)]
+        return Counts(np.array(paper, dtype=np.int64), np.array(encoded, dtype=np.int64))
+
+    def _kept_weights(self, patterns: list[Pattern | None]) -> list[int]:
+        some = [pattern for pattern in patterns if pattern is not None]
+        counted = iter(self.layout.kept_weights(np.stack(some)).tolist() if some else [])
+        return [self.layout.num_weights if pattern is None else next(counted) for pattern in patterns]
+
+
+def _report(trained: Trained, i: int) -> Report:
+    return Report(float(np.float32(trained.losses[i].mean())), trained.checks, int(trained.resampled[i].sum()))
+
+
+def _told(cohort: Cohort, trained: Trained, i: int) -> Pattern | None:
+    """The rows a reply names; None: exactly those assigned."""
+    sent, assigned = trained.pattern[i], _row(cohort, i)
+    same = sent.all() if assigned is None else np.array_equal(sent, assigned)
+    return None if same else sent
+
+
+def _assigned(cohort: Cohort, i: int) -> Pattern | None:
+    """The rows a request names; None: all."""
+    return None if cohort.assigned is None or cohort.assigned[i].all() else cohort.assigned[i]
 
 
 def flatten(layout: Layout, u: Params) -> Float32:
@@ -205,9 +235,3 @@ def _row(cohort: Cohort, i: int) -> Pattern | None:
 
 def _kept(layout: Layout, pattern: Pattern | None) -> npt.NDArray[np.bool_] | slice:
     return slice(None) if pattern is None else layout.kept_entries(pattern)
-
-
-def _paper_bytes(payload: Payload, layout: Layout, pattern: Pattern | None) -> int:
-    """32 bits a value, 64 bits a position and, where rows are told, 1 bit a label."""
-    labels = 0 if pattern is None else layout.num_rows
-    return -(-payload.paper_bits // 8) + -(-labels // 8)

@@ -13,7 +13,7 @@ import struct
 import numpy as np
 import xxhash
 
-from fedbiad.coding import Sink, Source, get_pattern, get_payload, put_pattern, put_payload
+from fedbiad.coding import Sink, Source, get_pattern, get_payload, pattern_bytes, put_pattern, put_payload
 from fedbiad.coding.sink import Chunk, chunk_size, varint
 from fedbiad.errors import WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
@@ -85,6 +85,26 @@ def decode_reply(
     payload = _payload(source, layout, flags, assigned if pattern is None else pattern)
     report = Report(loss, checks, resampled, drawn, weights)
     return ReplyMessage(found_run, found_round, found_client, samples, pattern, payload, report)
+
+
+def dense_request_size(round_: int, client: int, pattern: Rows | None, kept: int) -> int:
+    """len(encode_request(...)) of a request for `kept` weights, without writing it."""
+    told = 0 if pattern is None else pattern_bytes(pattern)
+    return _FRAME + len(varint(round_)) + len(varint(client)) + told + 4 * kept
+
+
+def dense_reply_size(round_: int, client: int, samples: int, pattern: Rows | None, kept: int, report: Report) -> int:
+    """len(encode_reply(...)) of a reply with `kept` weights in one dense part, without writing it."""
+    told = len(varint(samples)) + 4
+    if report.checks:
+        told += len(varint(report.checks)) + len(varint(report.resampled))
+    if report.noise_weights:
+        told += len(varint(report.noise_weights)) + len(varint(report.noise_drawn))
+    return dense_request_size(round_, client, pattern, kept) + told
+
+
+_FRAME = len(MAGIC) + 2 + 4 + 3 + CHECKSUM_BYTES
+"""Of a message with one dense part: beside the above the run, the empty coded stream, the parts and their kind."""
 
 
 # ---------------------------------------------------------------------- writing

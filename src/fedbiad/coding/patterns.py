@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import comb
 from typing import Literal
 
 import numpy as np
 
-from fedbiad.coding.sink import Sink, varint
+from fedbiad.coding.sink import Sink, chunk_size, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
 from fedbiad.errors import WireError
@@ -34,6 +35,24 @@ def put_pattern(sink: Sink, pattern: Rows) -> PatternMode:
     else:
         sink.put(rank(np.flatnonzero(pattern).tolist()).to_bytes(_rank_bytes(rows, held), "little"))
     return COUNTED
+
+
+def pattern_bytes(pattern: Rows) -> int:
+    """How many bytes `put_pattern` adds to a message whose coded stream is else empty."""
+    if len(pattern) > RANKED_ROWS:
+        sink = Sink()
+        put_pattern(sink, pattern)
+        coded = sink.coded()
+        return sum(map(chunk_size, sink.plain)) + len(coded) + len(varint(len(coded))) - 1
+    return _ranked_bytes(len(pattern), int(pattern.sum()))
+
+
+@lru_cache
+def _ranked_bytes(rows: int, held: int) -> int:
+    packed = -(-rows // 8)
+    if len(varint(held)) + (comb(rows, held) - 1).bit_length() / 8 >= packed:
+        return packed
+    return len(varint(held)) + _rank_bytes(rows, held)
 
 
 def get_pattern(source: Source, rows: int, mode: int) -> Rows:

@@ -102,6 +102,11 @@ class Method:
         return cross_entropy(outputs, batch.targets, batch.weight)
 
     @property
+    def looks_at_classes(self) -> bool:
+        """Whether a client's own classes matter (`Cohort.present`)."""
+        return False
+
+    @property
     def distils(self) -> bool:
         """Whether there is a `teacher`."""
         return False

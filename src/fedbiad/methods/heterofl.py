@@ -38,6 +38,10 @@ class HeteroFL(NestedWidths):
     def row_kind(self) -> RowKind:
         return "units-and-classes"
 
+    @property
+    def looks_at_classes(self) -> bool:
+        return True
+
     def tier_round(self, cohort: Cohort) -> int:
         return 0 if self.mode == "fix" else cohort.round
 

@@ -34,7 +34,7 @@ class BlockTraining:
         received, download = self.channel.download(u, cohort)
         began = time.perf_counter()
         local = self.data.local(cohort, self.work.iterations, self.work.batch)
-        own = cohort.knowing(local.present(self.data.classes))
+        own = cohort.knowing(local.present(self.data.classes)) if self.work.method.looks_at_classes else cohort
         trained = client_update(self.work, received, own, local, states.own)
         senders = Senders(samples, [1] * len(samples) if self.alike else samples, states.remembered)
         arrived = self.channel.upload(own, trained, senders)
