@@ -35,6 +35,7 @@ from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
 from fedbiad.transports.block import BlockTraining
 from fedbiad.transports.inprocess import InProcess
+from fedbiad.transports.workers import Workers
 
 Record = dict[str, Any]
 """One round as plain numbers: a line of rounds.jsonl."""
@@ -51,7 +52,7 @@ class Experiment:
 
     model: Model
     data: ClientData
-    transport: InProcess
+    transport: InProcess | Workers
     server: Server
     rounds: int
     seed: int
@@ -66,6 +67,10 @@ class Experiment:
             return []
         some = ", ".join(left_out[:5]) + (" ..." if left_out[5:] else "")
         return [f"{len(left_out)} clients have less text than one window and are left out: {some}"]
+
+    def close(self) -> None:
+        """End what the transport started."""
+        self.transport.close()
 
     def initial(self) -> Params:
         """U_0."""
@@ -163,7 +168,12 @@ def assemble(
     vote = None if share is None else MajorityVote(share * training.learning_rate)
     alike = vote is not None or method.weighting == "clients"
     blocks = BlockTraining(work, data, Channel(layout, run, compressor, engine.wire), alike, watched)
-    transport = InProcess(blocks, MemoryStore(lambda: method.init_client(layout)), seed, engine.block)
+    store = MemoryStore(lambda: method.init_client(layout))
+    transport = (
+        InProcess(blocks, store, seed, engine.block)
+        if engine.workers == 1
+        else Workers(blocks, store, seed, engine.block, engine.workers)
+    )
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)
 
@@ -253,14 +263,18 @@ def simulate(
     server_step: float = 1.0,
     dropout: float = 0.0,
     seed: int = 0,
+    evaluate_every: int = 1,
     threads: int = 1,
+    workers: int = 1,
     on_round: Callable[[Record], None] | None = None,
 ) -> SimulationResult:
     """Train your own model on your own clients: (inputs, class labels) each, judged on `test` after every round.
 
     An `nn.Module` needs its `layout`: which entries of which parameters one dropping label drops together; the method's
     option `rows` does not apply then. `selected` is a share (1.0: all) or a number of clients (1: one) a round. Torch
-    works with `threads` threads meanwhile: more than one pays only for large models on idle cores.
+    works with `threads` threads meanwhile: more than one pays only for large models on idle cores. `workers` processes
+    train blocks of clients side by side, to the same result; a script that asks for more than one must guard its main
+    part with `if __name__ == "__main__":`.
     """
     training = TrainingPlan(learning_rate, iterations, batch, selected, server_step, dropout)
     count = selected_count(selected, len(clients))
@@ -275,8 +289,9 @@ def simulate(
         raise PlanError(problems, "simulate")
     data = _own_data(clients, test)
     experiment = assemble(
-        chosen, _own_model(model, layout), data, training, EnginePlan(), rounds, seed, count, compressor=compressor
-    )
+        chosen, _own_model(model, layout), data, training, EnginePlan(workers=workers), rounds, seed, count,
+        evaluate_every, compressor,
+    )  # fmt: skip
     records, u = [], experiment.initial()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -288,6 +303,7 @@ def simulate(
                 on_round(record)
     finally:
         torch.set_num_threads(before)
+        experiment.close()
     return SimulationResult(u, records)
 
 

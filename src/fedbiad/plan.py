@@ -92,6 +92,8 @@ class EnginePlan:
     form: Form = "auto"
     checkpoint_every: Count = 1
     threads: Count = 1
+    workers: Count = 1
+    """Processes that train blocks of clients side by side, one thread each; the result is the same to the bit."""
     wire: bool = False
     """Send every message through its real bytes; the counts are the same either way."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from fedbiad.data.language import LanguageData
@@ -65,7 +65,7 @@ def _run(
     warn: Callable[[str], None] = print,
 ) -> Record:
     advice = f"nothing before this round is lost: free some space, then `fedbiad resume {directory.path}`"
-    with directory.locked():
+    with directory.locked(), closing(experiment):
         return _rounds(directory, plan, experiment, on_round, stop, warn, lambda: _writing(directory.path, advice))
 
 
@@ -112,8 +112,9 @@ def _rounds(
     if isinstance(experiment.data, LanguageData) and isinstance(experiment.model, LSTM):
         told["perplexity"] = None if told["loss"] is None else math.exp(min(told["loss"], 700.0))
         told["examples"] = next_words(experiment.model, experiment.data, {"before": experiment.initial(), "after": u})
-    judged_on = {"eval_samples": experiment.data.eval_size}
-    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **judged_on, **told}
+    form, why = experiment.transport.training.work.chosen
+    how = {"eval_samples": experiment.data.eval_size, "form": form, "form_because": why}
+    summary = {"plan": plan.name, "method": plan.method, "seed": plan.seed, **how, **told}
     with saving():
         directory.finish(summary)
     return summary

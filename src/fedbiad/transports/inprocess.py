@@ -24,6 +24,9 @@ class InProcess:
     def num_clients(self) -> int:
         return self.training.data.num_clients
 
+    def close(self) -> None:
+        """Nothing was started."""
+
     def exchange(self, request: Request) -> Iterator[Updates]:
         asked = Cohort(self.seed, request.round, request.ids, request.assigned)
         for start in range(0, len(request.ids), self.block):
