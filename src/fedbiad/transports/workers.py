@@ -95,9 +95,8 @@ class Workers:
     def _share(self, u: Params) -> None:
         """Put U where every process sees it; none is at work between rounds."""
         if not self._u:
-            self._u = {name: value.clone().share_memory_() for name, value in u.items()}
-            for _ in range(AHEAD * self.workers):
-                self._slots.append({name: torch.empty_like(value).share_memory_() for name, value in u.items()})
+            self._u = _shared(u)
+            self._slots = [_shared(u) for _ in range(AHEAD * self.workers)]
         for name, value in u.items():
             self._u[name].copy_(value)
 
@@ -105,6 +104,10 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+
+def _shared(u: Params) -> Params:
+    return {name: value.clone().share_memory_() for name, value in u.items()}  # type: ignore[no-untyped-call]
 
 
 def _dying(round_: int, cohort: Cohort) -> str:
