@@ -186,10 +186,12 @@ def local_training(
     if sizes is not None:
         std = method.noise_std(model.structure, total_input_data(rounds, training.iterations, sizes))
         largest = None if isinstance(model, LSTM) else int(sizes.max())
-    return LocalTraining(
+    work = LocalTraining(
         method, model, model.layout(method.row_kind), training.iterations, training.batch, training.learning_rate,
         training.weight_decay, training.dropout, std, engine.form, training.clip, largest,
     )  # fmt: skip
+    _ = work.chosen  # a form that is not exact here is refused before anything runs
+    return work
 
 
 def _often_selected(seed: int, clients: int, selected: int, rounds: int) -> int:

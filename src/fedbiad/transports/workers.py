@@ -81,6 +81,10 @@ class Workers:
             holders = {name: torch.from_numpy(value) for name, value in sums.holders.items()}
             yield replace(updates, total=Total(moved, holders, sums.weight))
 
+    def processes(self) -> list[int]:
+        """Their numbers, as the system knows them."""
+        return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+
     def close(self) -> None:
         """End the processes."""
         self._close_pool()

@@ -1,0 +1,153 @@
+"""Masked, compact, dual and fused local training are the same in float64, whatever the method and the compressor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedbiad.arrays import Params
+from fedbiad.client import client_update
+from fedbiad.cohort import Cohort
+from fedbiad.data.base import FederatedData
+from fedbiad.errors import PlanError
+from fedbiad.experiment import Experiment, Record, assemble
+from fedbiad.methods import METHODS, FedBIAD, Method
+from fedbiad.models import CNN, MLP, Model
+from fedbiad.plan import EnginePlan, TrainingPlan
+from fedbiad.plan_problems import resolve
+from fedbiad.training import forms
+from fedbiad.training.forms import Form
+
+INPUTS, UNITS, CLASSES, BATCH = 40, 17, 5, 5
+SIZES = [12 + 3 * k for k in range(6)]  # batches of 5 cross the epochs: a sample is there twice
+MODEL = MLP(INPUTS, (UNITS,), CLASSES)
+DUAL = ["fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord"]
+COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjord+stc", "fedmp+half"]
+
+
+def data() -> FederatedData:
+    stream = np.random.default_rng(0)
+    inputs = torch.from_numpy(stream.normal(size=(sum(SIZES) + 50, INPUTS)))
+    targets = torch.from_numpy(stream.integers(0, CLASSES, sum(SIZES) + 50))
+    pool = sum(SIZES)
+    return FederatedData(
+        inputs[:pool], targets[:pool], np.cumsum([0, *SIZES]), inputs[pool:], targets[pool:], "test", CLASSES, 0
+    )
+
+
+def experiment(name: str, form: Form, block: int = 3, **training: float) -> Experiment:
+    method, compressor, problems = resolve(name, 0.5, {}, {})
+    assert method is not None
+    assert not problems
+    if isinstance(method, FedBIAD):  # both stages, patterns that change, no noise
+        method = replace(method, noise=0.0, stage_boundary=3, interval=2)
+    work = TrainingPlan(0.3, 12, BATCH, len(SIZES) - 1, **training)
+    return assemble(
+        method, MODEL, data(), work, EnginePlan(form=form, block=block), 5, 0, len(SIZES) - 1, compressor=compressor
+    )
+
+
+def run(name: str, form: Form, block: int = 3) -> tuple[Params, Record]:
+    ready = experiment(name, form, block)
+    *_, (record, outcome) = ready.run({k: value.double() for k, value in ready.initial().items()})
+    return outcome.u, record
+
+
+def assert_same(one: tuple[Params, Record], two: tuple[Params, Record], tolerance: float) -> None:
+    for name, value in one[0].items():
+        torch.testing.assert_close(value, two[0][name], rtol=tolerance, atol=tolerance)
+    assert one[1]["train_loss"] == pytest.approx(two[1]["train_loss"], rel=1e-6)  # losses travel as float32
+    for part in ("upload", "download", "resampled_share", "kept_rows_share", "row_holders"):
+        assert one[1][part] == two[1][part]
+
+
+@pytest.mark.parametrize("name", DUAL)
+@pytest.mark.parametrize("form", ["dual", "fused"])
+def test_the_dual_forms_are_the_masked_one(name: str, form: Form) -> None:
+    assert_same(run(name, form), run(name, "masked"), 1e-10)
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_also_compressed(name: str) -> None:
+    # messages are float32: what two forms send may differ in the last bit, a sign or a place of it not at all
+    assert_same(run(name, "fused"), run(name, "masked"), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbiad", "fedmp"])
+@pytest.mark.parametrize("block", [1, 2, 5])
+def test_blocks_do_not_matter_to_the_fused_form(name: str, block: int) -> None:
+    assert_same(run(name, "fused", block), run(name, "fused", 3), 1e-10)
+
+
+def test_samples_do_come_twice_in_a_batch() -> None:
+    """Else the tests above would not look at what happens then."""
+    visits = data().local(Cohort(0, 1, tuple(range(len(SIZES)))), 12, BATCH).schedule.reshape(-1, BATCH)
+    assert any(len(set(batch)) < BATCH for batch in visits.tolist())
+
+
+class OwnLoss(Method):
+    """A method with a loss of its own."""
+
+    def objective(self, outputs, batch, cohort):  # type: ignore[no-untyped-def]
+        return 2.0 * super().objective(outputs, batch, cohort)
+
+
+PLAIN = forms.Regime(largest=max(SIZES))
+FEDAVG, FEDBIAD = METHODS["fedavg"], METHODS["fedbiad"]
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "rows", "regime", "why"),
+    [
+        (FEDAVG, MODEL, "units", PLAIN, None),
+        (FEDBIAD, MODEL, "units", replace(PLAIN, noise_std=1e-13), None),
+        (FEDAVG, MLP(INPUTS, (4, 4), 2), "units", PLAIN, "one hidden layer"),
+        (FEDAVG, CNN(8, (2, 2), 4, 2, 1), "units", PLAIN, "one hidden layer"),
+        (FEDAVG, MODEL, "weight-rows", PLAIN, "not hidden units"),
+        (FEDAVG, MODEL, "units", replace(PLAIN, largest=INPUTS + 1), "more samples"),
+        (FEDAVG, MODEL, "units", replace(PLAIN, largest=None), "more samples"),
+        (FEDAVG, MODEL, "units", replace(PLAIN, weight_decay=0.1), "weight decay"),
+        (FEDAVG, MODEL, "units", replace(PLAIN, dropout=0.1), "ordinary dropout"),
+        (FEDAVG, MODEL, "units", replace(PLAIN, clip=1.0), "clipping"),
+        (OwnLoss(), MODEL, "units", PLAIN, "loss of its own"),
+        (replace(METHODS["fjord"], distillation=True), MODEL, "units", PLAIN, "loss of its own"),  # type: ignore[call-arg]
+        (replace(FEDBIAD, trend="local"), MODEL, "units", PLAIN, "whole local data"),  # type: ignore[call-arg]
+        (FEDBIAD, MODEL, "units", replace(PLAIN, noise_std=1e-3), "noise"),
+    ],
+)
+def test_the_dual_form_is_taken_only_where_it_is_exact(
+    method: Method, model: Model, rows: str, regime: forms.Regime, why: str | None
+) -> None:
+    found = forms.dual_obstacle(method, model, model.layout(rows), regime)
+    assert found is None if why is None else found is not None and why in found
+    assert (forms.choose(method, model, model.layout(rows), regime)[0] == "fused") == (why is None)
+
+
+def test_a_form_that_would_not_be_exact_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"engine.form = 'fused' is not exact here: weight decay.*use 'auto'"):
+        experiment("fedavg", "fused", weight_decay=0.01)
+    assert experiment("fedavg", "auto", weight_decay=0.01).transport.training.work.chosen[0] == "compact"
+
+
+def test_noise_below_the_rounding_of_float32() -> None:
+    # 8.6 s D against 2^-24: D = 784 gives s = 8.8e-12
+    assert forms.noise_is_lost(8.8e-12, 784)
+    assert not forms.noise_is_lost(9e-12, 784)
+
+
+def test_row_norms_of_the_dual_form() -> None:
+    ready = experiment("fedavg", "fused")
+    training = ready.transport.training
+    cohort = Cohort(0, 1, (0, 2, 5))
+    received = {k: value.double().expand(3, *value.shape) for k, value in ready.initial().items()}
+    local = training.data.local(cohort, training.work.iterations, BATCH)
+    dual = client_update(training.work, received, cohort, local, {})
+    layout = training.work.layout
+    whole = layout.all_rows(1)[0]
+    changes = [dual.learned.change(k, whole) for k in range(3)]
+    stacked = {name: torch.stack([change[name] for change in changes]) for name in changes[0]}
+    np.testing.assert_allclose(dual.learned.row_norms(layout), layout.row_norms(stacked), rtol=1e-10)
+    assert dual.learned.finite().all()

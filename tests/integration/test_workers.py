@@ -1,0 +1,45 @@
+"""Blocks in several processes: the same to the bit, also when one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+from fedbiad.arrays import Params
+from fedbiad.experiment import Record, build
+from fedbiad.plan import load
+from fedbiad.transports.workers import Workers
+
+
+def run(name: str, workers: int, kill_in: int | None = None) -> tuple[Params, list[Record], dict[str, object]]:
+    """Three rounds on digits; `kill_in`: a process is killed while that round begins."""
+    changes = {"rounds": "3", "engine.workers": str(workers), "engine.block": "7", "training.selected": "0.5"}
+    ready = build(load("digits", changes).replace(method=name))
+    records = []
+    try:
+        for record, outcome in ready.run(ready.initial()):
+            records.append(record)
+            if outcome.round + 1 == kill_in:
+                assert isinstance(ready.transport, Workers)
+                os.kill(ready.transport.processes()[0], signal.SIGKILL)
+    finally:
+        ready.close()
+    return outcome.u, records, dict(ready.transport.store.dump())
+
+
+@pytest.mark.parametrize("name", ["fedbiad", "feddrop+dgc", "fedmp"])
+def test_several_processes_give_the_same_bits(name: str) -> None:
+    alone, together = run(name, 1), run(name, 2)
+    assert all(torch.equal(value, together[0][part]) for part, value in alone[0].items())
+    timeless = [[{**record, "seconds": None} for record in own[1]] for own in (alone, together)]
+    assert timeless[0] == timeless[1]
+    assert alone[2].keys() == together[2].keys()
+    assert all((value == together[2][part]).all() for part, value in alone[2].items())  # type: ignore[attr-defined]
+
+
+def test_a_killed_process_changes_nothing() -> None:
+    alone, killed = run("fedbiad", 1), run("fedbiad", 2, kill_in=2)
+    assert all(torch.equal(value, killed[0][part]) for part, value in alone[0].items())
