@@ -29,7 +29,7 @@ from fedbiad.compressors import DGC, STC, Compressor
 from fedbiad.data import FederatedData
 from fedbiad.experiment import Experiment, build, load_federated
 from fedbiad.messages import ReplyMessage, Report
-from fedbiad.payloads import Dense, Float32, Levels, Part, Payload, Signs, Sparse, Ternary
+from fedbiad.payloads import Dense, Levels, Part, Payload, Signs, Sparse, Ternary
 from fedbiad.plan import Plan
 from fedbiad.sending import flatten, segments
 from fedbiad.transports.base import Request
@@ -118,7 +118,7 @@ def sizes(experiment: Experiment, ids: tuple[int, ...], rounds: int) -> None:
         for name, compressor in NAMES.items():
             lines[name] = []
             for k in ids:
-                reply, states[name, k] = compressed(experiment, u, replies[k], compressor, states[name, k])
+                reply, states[name, k] = compressed(experiment, replies[k], compressor, states[name, k])
                 lines[name].append(line(experiment, reply))
         u = next(outcomes).u
     print(f"\nround {rounds}, mean of {len(ids)} clients; bits an entry sent, positions, levels or signs alone:")
@@ -134,30 +134,32 @@ def sizes(experiment: Experiment, ids: tuple[int, ...], rounds: int) -> None:
 
 def trained(experiment: Experiment, u: Params, round_: int, ids: tuple[int, ...]) -> dict[int, ReplyMessage]:
     """The replies of these clients without compression."""
-    layout, replies = experiment.server.layout, {}
-    for updates in experiment.transport.exchange(Request(round_, u, ids)):
-        for i, k in enumerate(updates.ids):
-            flat = flatten(layout, {name: value[i] for name, value in updates.u.items()})
-            rows = updates.pattern[i]
-            part = Dense(flat if rows.all() else flat[layout.kept_entries(rows)])
-            report = Report(float(np.float32(updates.loss[i])), int(updates.checks[i]), int(updates.resampled[i]))
-            pattern = None if rows.all() else rows
-            replies[k] = ReplyMessage(
-                RUN, round_, k, experiment.transport.sizes()[k], pattern, Payload((part,), False), report
-            )
+    layout, training, replies = experiment.server.layout, experiment.transport.training, {}
+    # each by itself and of weight 1: the sum over its block is its own change
+    single = replace(experiment.transport, training=replace(training, alike=True), block=1)
+    for updates in single.exchange(Request(round_, u, ids)):
+        [k], [rows] = updates.ids, updates.pattern
+        assert updates.total is not None
+        change = flatten(layout, updates.total.moved)
+        part = Dense(change if rows.all() else change[layout.kept_entries(rows)])
+        report = Report(float(np.float32(updates.loss[0])), int(updates.checks[0]), int(updates.resampled[0]))
+        pattern = None if rows.all() else rows
+        samples = int(training.data.sizes[k])
+        replies[k] = ReplyMessage(RUN, round_, k, samples, pattern, Payload((part,), True), report)
     return replies
 
 
 def compressed(
-    experiment: Experiment, u: Params, reply: ReplyMessage, compressor: Compressor, state: ClientState
+    experiment: Experiment, reply: ReplyMessage, compressor: Compressor, state: ClientState
 ) -> tuple[ReplyMessage, ClientState]:
     """A reply with its difference compressed, and what the client remembers."""
-    layout, full = experiment.server.layout, flatten(experiment.server.layout, u)
+    layout = experiment.server.layout
     rows = layout.all_rows(1)[0] if reply.pattern is None else reply.pattern
     where = np.flatnonzero(layout.kept_entries(rows))
-    delta: Float32 = reply.payload.values() - full[where]
     stream = np.random.default_rng(reply.client)
-    payload, state = compressor.compress(delta, where, segments(layout, rows), state, reply.round, stream)
+    payload, state = compressor.compress(
+        reply.payload.values(), where, segments(layout, rows), state, reply.round, stream
+    )
     return replace(reply, payload=payload), state
 
 
@@ -209,7 +211,7 @@ def times(experiment: Experiment, alone: Experiment, repeat: int) -> None:
     reply = trained(experiment, u, 1, ids)[3]
     messages = {"dense": reply}
     for name, compressor in NAMES.items():
-        messages[name], _ = compressed(experiment, u, reply, compressor, compressor.init_client(layout.num_weights))
+        messages[name], _ = compressed(experiment, reply, compressor, compressor.init_client(layout.num_weights))
     training: dict[str, list[float]] = {"alone": [], "in a block": []}
     spent: dict[str, list[float]] = {name: [] for name in messages}
     for i in range(repeat):

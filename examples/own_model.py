@@ -11,7 +11,8 @@ from fedbiad.data import federate, load
 
 # the data: 50 clients with 5 kinds of digits each; yours is a list of (inputs, labels) tensors
 data = federate(load("digits"), partition="labels", clients=50, seed=0)
-clients = [(data.inputs[own], data.targets[own]) for own in data.members]
+spans = [data.span(client) for client in range(data.num_clients)]
+clients = [(data.inputs[own], data.targets[own]) for own in spans]
 
 # the model: any module that turns a batch of inputs into logits
 torch.manual_seed(0)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -70,7 +71,7 @@ def test_counts_have_their_names_and_their_order(name: str) -> None:
         assert set(record[way]) == {"paper", "encoded", "transport"}
         assert record[way]["transport"] is None  # no network engine
         assert record[f"total_{way}"]["encoded"] >= record[way]["encoded"] > 0
-    whole = experiment("fedavg").transport.channel.layout.num_weights * 4
+    whole = experiment("fedavg").transport.training.channel.layout.num_weights * 4
     assert record["download"]["paper"] <= whole * record["clients"]
     if not name.startswith(("fedavg", "fedbiad-letter")):  # every other name saves something
         saved = (record["upload"]["paper"], record["download"]["paper"])
@@ -94,7 +95,7 @@ def test_what_was_dropped_is_not_sent_down() -> None:
     u = feddrop.initial()
     assigned = server.method.assign(server.layout, cohort, {}, u)
     assert assigned is not None
-    received, _ = transport.channel.download(u, Cohort(server.seed, 1, (0, 1, 2), assigned))
+    received, _ = transport.training.channel.download(u, Cohort(server.seed, 1, (0, 1, 2), assigned))
     for i in range(3):
         held = torch.from_numpy(assigned[i])
         assert torch.equal(received["layer1.weight"][i][held], u["layer1.weight"][held])
@@ -105,10 +106,10 @@ def test_what_was_dropped_is_not_sent_down() -> None:
 def test_residuals_of_dropped_rows_stay() -> None:
     """STC on random sub-models: what a client does not send now it has not forgotten."""
     stc = experiment("feddrop+stc")
-    layout, store = stc.transport.channel.layout, stc.transport.store
-    before = [store.remembered(client)["residual"] for client in range(12)]
+    layout = stc.transport.training.channel.layout
+    before = _residuals(stc)
     for _, outcome in stc.run(stc.initial()):
-        after = [store.remembered(client)["residual"] for client in range(12)]
+        after = _residuals(stc)
         assigned = stc.server.method.assign(layout, _all(stc, outcome.round), {}, stc.initial())
         assert assigned is not None
         for client in range(12):
@@ -118,19 +119,26 @@ def test_residuals_of_dropped_rows_stay() -> None:
     assert np.abs(before).sum() > 0
 
 
+def _residuals(experiment: Experiment) -> list[npt.NDArray[np.generic]]:
+    """Of every client; before its first round it remembers nothing."""
+    remembered = experiment.transport.store.lend(range(12)).remembered
+    nothing = np.zeros(experiment.transport.training.channel.layout.num_weights, dtype=np.float32)
+    return [remembered.get(client, {"residual": nothing})["residual"] for client in range(12)]
+
+
 def _all(experiment: Experiment, round_: int) -> Cohort:
     return Cohort(experiment.server.seed, round_, tuple(range(12)))
 
 
 def test_flat_and_back() -> None:
     fedavg = experiment("fedavg")
-    layout, u = fedavg.transport.channel.layout, fedavg.initial()
+    layout, u = fedavg.transport.training.channel.layout, fedavg.initial()
     again = unflatten(layout, flatten(layout, u)[None])
     assert all(torch.equal(again[name][0], u[name]) for name in u)
 
 
 def test_segments_tile_the_kept_entries() -> None:
-    layout = experiment("feddrop").transport.channel.layout
+    layout = experiment("feddrop").transport.training.channel.layout
     pattern = layout.all_rows(1)[0]
     pattern[:5] = False
     found = segments(layout, pattern)

@@ -49,7 +49,7 @@ def federated() -> FederatedData:
     """The same data in one pool, dealt out in order."""
     inputs, targets = (torch.cat(parts) for parts in zip(*clients(), strict=True))
     members = np.split(np.arange(len(targets)), np.cumsum([len(y) for _, y in clients()])[:-1])
-    return FederatedData(inputs, targets, tuple(members), *judged(), "test", CLASSES, 0)
+    return FederatedData.dealt(inputs, targets, members, *judged(), "test", CLASSES)
 
 
 def network(*more: nn.Module) -> nn.Sequential:

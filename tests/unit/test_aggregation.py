@@ -1,8 +1,9 @@
-"""The three means by hand, and against loops over every entry."""
+"""The three means by hand and against loops over every entry, and the tree of sums."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbiad.aggregation import AGGREGATIONS, server_step
+from fedbiad.aggregation import AGGREGATIONS, SumTree, Total, server_step, sum_block
 from fedbiad.arrays import FloatArray, Params, Pattern
 from fedbiad.models import MLP
 from fedbiad.rows import Layout, RowGroup, Slice
@@ -22,13 +23,21 @@ DEEP = MLP(2, (3, 4), 2).layout("units")
 def aggregate(
     kind: str, layout: Layout, pattern: Pattern, u: Params, sizes: list[int], old: Params, ends: list[int] | None = None
 ) -> Params:
-    """The mean of clients added in blocks that end at `ends`."""
-    mean = AGGREGATIONS[kind]
-    total = mean.init(layout)
-    for start, end in itertools.pairwise([0, *(ends or []), len(sizes)]):
-        block = {name: value[start:end] for name, value in u.items()}
-        mean.add(total, layout, pattern[start:end], block, sizes[start:end])
-    return mean.finish(total, old)
+    """The mean of clients summed in blocks that end at `ends`."""
+    sums = SumTree()
+    for total in blocks_of(layout, pattern, u, sizes, old, ends or []):
+        sums.push(total)
+    return AGGREGATIONS[kind].finish(sums.finish(), old)
+
+
+def blocks_of(
+    layout: Layout, pattern: Pattern, u: Params, sizes: list[int], old: Params, ends: list[int]
+) -> Iterator[Total]:
+    """The sums over clients that sent U^k, block by block."""
+    moved = {name: value - old[name] for name, value in u.items()}
+    for start, end in itertools.pairwise([0, *ends, len(sizes)]):
+        block = {name: value[start:end] for name, value in moved.items()}
+        yield sum_block(layout, pattern[start:end], block, sizes[start:end])
 
 
 # Two clients of 1 and 3 samples. Row 0 is sent by both, row 1 by the first alone, row 2 by nobody.
@@ -125,18 +134,80 @@ def test_means_against_loops(kind: str, seed: int, clients: int) -> None:
 
 @pytest.mark.parametrize("kind", AGGREGATIONS)
 @pytest.mark.parametrize("ends", [[1, 2, 3, 4, 5, 6], [3], [2, 6], [4, 5]])
-def test_blocks_do_not_matter_bit_for_bit(kind: str, ends: list[int]) -> None:
+def test_the_cut_into_blocks_does_not_matter(kind: str, ends: list[int]) -> None:
     pattern, u, sizes, old = random_block(0, 7)
     together = aggregate(kind, DEEP, pattern, u, sizes, old)
     apart = aggregate(kind, DEEP, pattern, u, sizes, old, ends)
-    assert all(torch.equal(together[name], apart[name]) for name in old)
+    for name in old:
+        torch.testing.assert_close(together[name], apart[name], rtol=1e-12, atol=1e-12)
+
+
+def branches(blocks: int, start: int = 0) -> Iterator[list[int]]:
+    """Every cut of a tree's blocks into whole branches: their numbers of blocks."""
+    left = blocks - start
+    if not left:
+        yield []
+    # a branch of size 2^j begins at a multiple of it; the last may have fewer blocks
+    for size in (1, 2, 4, 8, 16):
+        if start % size == 0 and size < 2 * left:
+            taken = min(size, left)
+            yield from ([taken, *rest] for rest in branches(blocks, start + taken))
+
+
+def test_cuts_into_branches_by_hand() -> None:
+    assert sorted(branches(3)) == [[1, 1, 1], [2, 1], [3]]
+    assert sorted(branches(4)) == [[1, 1, 1, 1], [1, 1, 2], [2, 1, 1], [2, 2], [4]]
+    assert [4, 3] in branches(7)
+    assert [3, 4] not in branches(7)
+    assert [1, 2] not in branches(3)
+
+
+def assert_same_bits(one: Total, two: Total) -> None:
+    assert one.weight == two.weight
+    for name in DEEP.shapes:
+        assert torch.equal(one.moved[name], two.moved[name])
+        assert torch.equal(one.holders[name], two.holders[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("blocks", range(1, 10))
+def test_whole_branches_may_be_added_elsewhere_bit_for_bit(blocks: int, dtype: torch.dtype) -> None:
+    pattern, u, sizes, old = random_block(3, 2 * blocks)
+    u, old = ({name: value.to(dtype) for name, value in params.items()} for params in (u, old))
+    totals = list(blocks_of(DEEP, pattern, u, sizes, old, list(range(2, 2 * blocks, 2))))
+    assert len(totals) == blocks
+    one_by_one = SumTree()
+    for total in totals:
+        one_by_one.push(total)
+    for cut in branches(blocks):
+        sums, start = SumTree(), 0
+        for size in cut:
+            branch = SumTree()
+            for total in totals[start : start + size]:
+                branch.push(total)
+            sums.push(branch.finish(), size)
+            start += size
+        assert_same_bits(sums.finish(), one_by_one.finish())
+
+
+def test_the_tree_is_balanced() -> None:
+    pattern, u, sizes, old = random_block(4, 7)
+    a, b, c, d, e, f, g = totals = list(blocks_of(DEEP, pattern, u, sizes, old, [1, 2, 3, 4, 5, 6]))
+    sums = SumTree()
+    for total in totals:
+        sums.push(total)
+    assert_same_bits(sums.finish(), ((a + b) + (c + d)) + ((e + f) + g))
+    # in another order other bits come out
+    chain = a + b + c + d + e + f + g
+    assert any(not torch.equal(sums.finish().moved[name], chain.moved[name]) for name in old)
 
 
 @pytest.mark.parametrize("kind", AGGREGATIONS)
-def test_an_empty_block_adds_nothing(kind: str) -> None:
+@pytest.mark.parametrize("ends", [[0, 2], [2, 2], [2, 3]])
+def test_an_empty_block_adds_nothing(kind: str, ends: list[int]) -> None:
     pattern, u, sizes, old = random_block(1, 3)
-    plain = aggregate(kind, DEEP, pattern, u, sizes, old)
-    with_empty = aggregate(kind, DEEP, pattern, u, sizes, old, [2, 2])
+    plain = aggregate(kind, DEEP, pattern, u, sizes, old, [2])
+    with_empty = aggregate(kind, DEEP, pattern, u, sizes, old, ends)
     assert all(torch.equal(plain[name], with_empty[name]) for name in old)
 
 

@@ -16,7 +16,7 @@ from fedbiad.arrays import ClientState
 from fedbiad.checkpoint import Checkpoint, Checkpoints
 from fedbiad.methods import METHODS
 from fedbiad.models import MLP
-from fedbiad.state import MemoryStore
+from fedbiad.state import MemoryStore, States
 
 
 def example(round_: int = 1) -> Checkpoint:
@@ -44,7 +44,7 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
     store.load(checkpoint.states)
     if checkpoint.states:
         ids = checkpoint.states["clients"].tolist()
-        store.put(ids, store.get(ids), np.ones(len(ids), dtype=np.bool_))
+        store.take(store.lend(ids))
     return Checkpoints(directory).save(checkpoint.round, checkpoint.u, checkpoint.server, store)
 
 
@@ -104,14 +104,15 @@ class TestSaveAndLoad:
         fresh = METHODS["fedbiad"].init_client(layout)
         store, other = MemoryStore(lambda: fresh), MemoryStore(lambda: fresh)
         state = {"score": np.random.default_rng(0).normal(size=(2, 5)), "holds": np.arange(10).reshape(2, 5)}
-        store.put([4, 2], state, np.array([True, True]))
+        store.take(States((4, 2), state, {}))
         save(tmp_path, Checkpoint(1, {}, {}, store.dump()))
         found, _ = load(tmp_path)
         assert found is not None
         other.load(found.states)
-        for name, value in store.get([2, 3, 4]).items():
-            assert other.get([2, 3, 4])[name].dtype == value.dtype
-            np.testing.assert_array_equal(other.get([2, 3, 4])[name], value)
+        again = other.lend([2, 3, 4]).own
+        for name, value in store.lend([2, 3, 4]).own.items():
+            assert again[name].dtype == value.dtype
+            np.testing.assert_array_equal(again[name], value)
 
     def test_the_same_state_has_the_same_name(self, tmp_path: Path) -> None:
         assert save(tmp_path, example(3)) == save(tmp_path, example(3))
@@ -150,7 +151,7 @@ class Run:
                 "residual": np.random.default_rng(100 + r).normal(size=(2, 4)).astype(np.float32),
                 "seen": np.array([r, r]),
             }
-            self.store.put(ids, state, np.array([True, True]))
+            self.store.take(States(tuple(ids), state, {}))
             u = {"w": torch.full((3,), float(r))}
             paths.append(self.checkpoints.save(r, u, {"loss": np.array(1.0 / r)}, self.store))
             self.expected[r] = bits(Checkpoint(r, u, {"loss": np.array(1.0 / r)}, self.store.dump()))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedbiad.aggregation import AGGREGATIONS
-from fedbiad.arrays import FloatArray, IntArray, Params, Pattern, ServerState
+from fedbiad.aggregation import AGGREGATIONS, sum_block
+from fedbiad.arrays import FloatArray, Params, Pattern, ServerState
 from fedbiad.client import LocalTraining, client_update
 from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Reports
@@ -144,10 +144,8 @@ def test_pruned_rows_keep_the_global_value_in_the_mean() -> None:
     assert METHOD.aggregation == "old"
     mean = AGGREGATIONS[METHOD.aggregation]
     old = weights()
-    total = mean.init(LAYOUT)
-    u = {name: torch.stack([value + 4, value + 2]) for name, value in old.items()}
-    mean.add(total, LAYOUT, first_rows(8, 7), u, [1, 1])
-    new = mean.finish(total, old)
+    moved = {name: torch.stack([torch.full_like(value, by) for by in (4, 2)]) for name, value in old.items()}
+    new = mean.finish(sum_block(LAYOUT, first_rows(8, 7), moved, [1, 1]), old)
     assert torch.equal(new["layer1.weight"][:7], old["layer1.weight"][:7] + 3)
     assert torch.equal(new["layer1.weight"][7], old["layer1.weight"][7] + 2)  # (old + 4 + old) / 2
     assert torch.equal(new["layer2.weight"][:, 7], old["layer2.weight"][:, 7] + 2)
@@ -185,9 +183,9 @@ def test_clients_that_choose_prune_what_they_received() -> None:
 def test_local_training_hands_over_the_received_weights() -> None:
     method = replace(METHOD, chosen_by="client")
     work = LocalTraining(method, MODEL, LAYOUT, 1, 2, 0.1)
-    members: list[IntArray] = [np.arange(4), np.arange(4)]
+    spans = [slice(0, 4), slice(0, 4)]
     cohort = Cohort(0, 1, IDS)
-    data = LocalData(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]), members, cohort.schedule([4, 4], 2), 2)
+    data = LocalData(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]), spans, cohort.schedule([4, 4], 2), 2)
     received = {name: torch.stack([value, value]) for name, value in weights().items()}
     trained = client_update(work, received, cohort, data, {})
     assert not trained.pattern.all()

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn import functional
 
-from fedbiad.arrays import IntArray, Params, Pattern
+from fedbiad.arrays import Params, Pattern
 from fedbiad.client import LocalTraining, Trained, client_update
 from fedbiad.cohort import Cohort
 from fedbiad.methods import PAPER
@@ -50,8 +50,8 @@ def following(method: FjORD, cohort: Cohort, step: int) -> Pattern:
 
 def trained(method: FjORD, u: Params, cohort: Cohort, iterations: int, rate: float = 0.1) -> Trained:
     inputs, targets = samples()
-    members: list[IntArray] = [np.arange(6)] * len(cohort)
-    data = LocalData(inputs, targets, members, np.tile(np.arange(6), (len(cohort), iterations)), 6)
+    spans = [slice(0, 6)] * len(cohort)
+    data = LocalData(inputs, targets, spans, np.tile(np.arange(6), (len(cohort), iterations)), 6)
     work = LocalTraining(method, MODEL, LAYOUT, iterations, 6, rate)
     received = {name: value[None].repeat(len(cohort), *[1] * value.dim()) for name, value in u.items()}
     return client_update(work, received, cohort, data, {})
@@ -148,9 +148,8 @@ def test_an_iteration_trains_the_sampled_rows_alone() -> None:
     cohort, u = sent_down(METHOD, Cohort(0, 1, MANY[:30])), initial()
     held = METHOD.first_pattern(LAYOUT, cohort, {})
     result = trained(METHOD, u, cohort, 1)
-    moved = (result.u["layer1.bias"] != u["layer1.bias"]).numpy() | (
-        result.u["layer2.weight"] != u["layer2.weight"]
-    ).any(1).numpy()
+    changes = [result.learned.change(i) for i in range(30)]
+    moved = np.stack([((own["layer1.bias"] != 0) | (own["layer2.weight"] != 0).any(0)).numpy() for own in changes])
     assert not (moved & ~held).any()
     assert (moved & held).any(1).all()
 
@@ -179,12 +178,13 @@ def test_distillation_adds_the_two_gradients() -> None:
     of_narrow = torch.autograd.grad(distance, list(leaves.values()), materialize_grads=True)
     result = trained(method, u, cohort, 1, rate=0.5)
     assert result.losses[0, 0] == pytest.approx(labels.item(), rel=1e-12)
+    change = result.learned.change(0)
     for name, one, two in zip(u, of_wide, of_narrow, strict=True):
         assert (two != 0).any()
-        torch.testing.assert_close(result.u[name][0], u[name] - 0.5 * (one + two), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(u[name] + change[name], u[name] - 0.5 * (one + two), rtol=1e-12, atol=1e-14)
     assert METHOD.teacher(cohort) is None
     plain = trained(METHOD, u, cohort, 1, rate=0.5)
-    assert not torch.allclose(plain.u["layer2.weight"], result.u["layer2.weight"])
+    assert not torch.allclose(plain.learned.change(0)["layer2.weight"], change["layer2.weight"])
 
 
 def test_the_profile_of_the_papers_tables_has_two_tiers() -> None:

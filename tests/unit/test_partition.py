@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedbiad import streams
 from fedbiad.arrays import IntArray
@@ -142,10 +143,26 @@ def dataset() -> Dataset:
     return load("digits")
 
 
+def contents(inputs: Tensor, targets: Tensor) -> list[tuple[bytes, int]]:
+    """The labelled samples, whatever their order."""
+    return sorted((x.numpy().tobytes(), y) for x, y in zip(inputs, targets.tolist(), strict=True))
+
+
+def test_samples_dealt_out_stand_one_client_after_another() -> None:
+    inputs, targets = torch.arange(14.0).view(7, 2), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    members = [np.array([5, 0]), np.array([3]), np.array([1, 6, 2])]
+    data = FederatedData.dealt(inputs, targets, members, inputs[:1], targets[:1], "validation", 3)
+    assert (data.num_clients, data.sizes.tolist(), data.starts.tolist(), data.unused) == (3, [2, 1, 3], [0, 2, 3, 6], 1)
+    for client, own in enumerate(members):
+        assert torch.equal(data.inputs[data.span(client)], inputs[own])
+        assert torch.equal(data.targets[data.span(client)], targets[own])
+    assert (data.eval_split, data.eval_targets.tolist(), data.classes) == ("validation", [0], 3)
+
+
 def test_federate_on_test_gives_clients_all_training_samples(dataset: Dataset) -> None:
     data: FederatedData = federate(dataset, partition="iid", clients=7, seed=1)
     assert (data.num_clients, sum(data.sizes), data.unused, data.classes) == (7, 1500, 0, 10)
-    assert data.sizes[6] == data.size(6) == len(data.members[6]) == 214
+    assert data.sizes[6] == len(data.inputs[data.span(6)]) == len(data.targets[data.span(6)]) == 214
     assert data.eval_split == "test"
     assert data.eval_inputs is dataset.test_inputs
     assert data.eval_targets is dataset.test_targets
@@ -158,7 +175,8 @@ def test_federate_on_validation_holds_out_the_last_samples(dataset: Dataset, ask
     assert data.eval_split == "validation"
     assert torch.equal(data.eval_inputs, dataset.train_inputs[1500 - held :])
     assert torch.equal(data.eval_targets, dataset.train_targets[1500 - held :])
-    assert max(m.max() for m in data.members) < 1500 - held
+    kept = slice(1500 - held)
+    assert contents(data.inputs, data.targets) == contents(dataset.train_inputs[kept], dataset.train_targets[kept])
 
 
 def test_federate_counts_samples_of_labels_nobody_owns(dataset: Dataset) -> None:
