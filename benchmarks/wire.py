@@ -33,6 +33,7 @@ from fedbiad.payloads import Dense, Levels, Part, Payload, Signs, Sparse, Ternar
 from fedbiad.plan import Plan
 from fedbiad.sending import flatten, segments
 from fedbiad.transports.base import Request
+from fedbiad.transports.inprocess import InProcess
 
 RUN = 1
 RUNS = (
@@ -136,7 +137,7 @@ def trained(experiment: Experiment, u: Params, round_: int, ids: tuple[int, ...]
     """The replies of these clients without compression."""
     layout, training, replies = experiment.server.layout, experiment.transport.training, {}
     # each by itself and of weight 1: the sum over its block is its own change
-    single = replace(experiment.transport, training=replace(training, alike=True), block=1)
+    single = InProcess(replace(training, alike=True), experiment.transport.store, experiment.seed, block=1)
     for updates in single.exchange(Request(round_, u, ids)):
         [k], [rows] = updates.ids, updates.pattern
         assert updates.total is not None

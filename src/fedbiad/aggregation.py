@@ -76,6 +76,11 @@ class SumTree:
             total, blocks = earlier + total, before + blocks
         self._stack.append((blocks, total))
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was pushed."""
+        return not self._stack
+
     def finish(self) -> Total:
         """The sum of everything pushed."""
         total = self._stack[-1][1]

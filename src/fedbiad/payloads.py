@@ -154,7 +154,7 @@ Part = Dense | Half | Sparse | Ternary | Signs | Levels
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """The kept entries of one client: trained parameters themselves or, compressed, their difference to U_{r-1}."""
+    """The kept entries of one client: U_{r-1} in a request, the difference to it in a reply."""
 
     parts: tuple[Part, ...]
     difference: bool

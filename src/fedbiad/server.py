@@ -51,8 +51,7 @@ class Server:
                     sums.push(updates.total)
                 tally.aggregation += time.perf_counter() - arrived
             finishing = time.perf_counter()
-            total = sums.finish()
-            if total.weight == 0:
+            if sums.empty or (total := sums.finish()).weight == 0:
                 raise RunError(_all_failed(r, tally.failed))
             u = server_step(u, mean.finish(total, u), self.server_step)  # line 7
             state = self.method.observe(self.layout, state, tally.reports())

@@ -83,6 +83,8 @@ def decode_reply(
     drawn = source.varint("the number of noise draws", weights) if flags & NOISY else 0
     pattern = _pattern(source, layout, flags, assigned)
     payload = _payload(source, layout, flags, assigned if pattern is None else pattern)
+    if not payload.difference:
+        raise WireError("a reply must carry a difference")
     report = Report(loss, checks, resampled, drawn, weights)
     return ReplyMessage(found_run, found_round, found_client, samples, pattern, payload, report)
 

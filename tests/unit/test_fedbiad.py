@@ -18,7 +18,7 @@ from fedbiad.methods import LETTER, METHODS, FedBIAD
 from fedbiad.models import MLP
 from fedbiad.rows import Layout, RowGroup, Slice
 from fedbiad.training.batches import LocalData
-from fedbiad.training.step import Form
+from fedbiad.training.forms import Form
 
 SEED, CLIENT, SAMPLES, INPUTS, HIDDEN, CLASSES = 4, 6, 23, 5, 12, 4
 V, TAU, BATCH, RATE, BOUNDARY = 22, 3, 4, 0.5, 3

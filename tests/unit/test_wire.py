@@ -102,6 +102,30 @@ def test_a_dense_message_costs_its_values_and_a_small_header() -> None:
     assert wire.request_size(layout, request) == 4 * 101_770 + 10 + 3 + 4
 
 
+@pytest.mark.parametrize("held", [0, 1, 37, 64, 127, 128])
+@pytest.mark.parametrize("rows", [128, 5000])
+def test_sizes_of_dense_messages_without_writing_them(held: int, rows: int) -> None:
+    layout = Layout({"w": (rows, 2), "b": (3,)}, (RowGroup("g", rows, (Slice("w", 0),)),))
+    stream = np.random.default_rng(held)
+    pattern = np.isin(np.arange(rows), stream.choice(rows, held, replace=False))
+    for round_, client, samples_, report in [
+        (1, 0, 5, Report(0.5)), (300, 90_000, 200, Report(0.5, 130, 7)), (9, 127, 128, Report(0.5, 2, 1, 300, 70_000)),
+    ]:  # fmt: skip
+        for told in (None, pattern):
+            kept = layout.num_weights if told is None else int(layout.kept_weights(told[None])[0])
+            dense = Payload((Dense(np.zeros(kept, dtype=np.float32)),), difference=False)
+            request = wire.encode_request(layout, RequestMessage(RUN, round_, client, told, dense))
+            assert wire.dense_request_size(round_, client, told, kept) == len(request)
+            answer = Payload(dense.parts, difference=True)
+            reply = wire.encode_reply(layout, ReplyMessage(RUN, round_, client, samples_, told, answer, report))
+            assert wire.dense_reply_size(round_, client, samples_, told, kept, report) == len(reply)
+
+
+def test_a_reply_must_carry_a_difference() -> None:
+    with pytest.raises(WireError, match="a reply must carry a difference"):
+        decode(wire.encode_reply(SMALL, reply_of((ZEROS,), difference=False)))
+
+
 def test_a_receiver_may_take_any_round_and_client() -> None:
     data = wire.encode_request(SMALL, RequestMessage(RUN, 9, 5, None, Payload((ZEROS,), difference=False)))
     got = wire.decode_request(data, SMALL, RUN)

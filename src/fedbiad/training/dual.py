@@ -132,10 +132,10 @@ class DualLearned:
     w: Tensor
     b: Tensor
 
-    def change(self, client: int, pattern: Pattern) -> Params:
-        rows = torch.from_numpy(np.flatnonzero(pattern))
-        first, bias, second = self._rows(client, rows)
+    def change(self, client: int, pattern: Pattern | None = None) -> Params:
         units, inputs = self.a[client].shape[1], self.x[client].shape[1]
+        rows = torch.arange(units) if pattern is None else torch.from_numpy(np.flatnonzero(pattern))
+        first, bias, second = self._rows(client, rows)
         change = {
             W1: first.new_zeros(units, inputs), B1: first.new_zeros(units), W2: first.new_zeros(len(second), units),
             B2: self.b[client],

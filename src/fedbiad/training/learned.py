@@ -18,8 +18,8 @@ from fedbiad.rows import Layout
 class Learned(Protocol):
     """The changes of a block of clients."""
 
-    def change(self, client: int, pattern: Pattern) -> Params:
-        """D^k of the client at this place of the block; only the rows in `pattern` [rows] count."""
+    def change(self, client: int, pattern: Pattern | None = None) -> Params:
+        """D^k of the client at this place of the block; only the rows in `pattern` [rows] count (None: all)."""
         ...
 
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
@@ -41,7 +41,7 @@ class Stacked:
 
     moved: Params
 
-    def change(self, client: int, pattern: Pattern) -> Params:
+    def change(self, client: int, pattern: Pattern | None = None) -> Params:
         return {name: value[client] for name, value in self.moved.items()}
 
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
