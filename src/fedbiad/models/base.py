@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
+from fedbiad.models.heads import Head
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
 
@@ -45,10 +46,6 @@ class Memory:
         if self.state is not None:
             kept = [1.0 if own is None else own.unsqueeze(1) for own in held]
             self.state = [(h * own, c * own) for own, (h, c) in zip(kept, self.state, strict=True)]
-
-
-Head = Callable[[Tensor], Tensor]
-"""From outputs [clients, batch, classes] to each client's loss [clients]."""
 
 
 @dataclass(frozen=True)

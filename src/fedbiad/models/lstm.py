@@ -19,20 +19,20 @@ from fedbiad.errors import LayoutError
 from fedbiad.models.base import (
     WHOLE,
     Gradients,
-    Head,
     Kept,
     Memory,
     Model,
-    Outer,
     class_rows,
     linear,
     masked_units,
     require_kind,
 )
+from fedbiad.models.heads import Head
 from fedbiad.models.recurrent import (
     Trace,
     lstm_layer,
     lstm_layer_gradients,
+    output_gradients,
     present_words,
     word_gradient,
     word_vectors,
@@ -135,12 +135,7 @@ class LSTM(Model):
         """Backpropagation through time, stated: weight gradients stay products, the table's only has words seen."""
         passed = self._pass(params, inputs, unit_masks, self._begin(params, inputs, kept, memory), kept)
         self._remember(passed.after, kept, memory)
-        logits = linear(params, "output", passed.read).requires_grad_()
-        with torch.enable_grad():
-            losses = head(logits)
-            (error,) = torch.autograd.grad(losses.sum(), logits)
-        gradients: Gradients = {"output.weight": Outer(error, passed.read), "output.bias": error.sum(1)}
-        back = torch.bmm(error, params["output.weight"])
+        losses, back, gradients = output_gradients(params, passed.read, head)
         columns = kept.get("output-columns")
         if columns is not None:
             everywhere = back.new_zeros(*back.shape[:2], passed.widths[-1])
@@ -154,7 +149,7 @@ class LSTM(Model):
             gradients |= found
         back = masked_units(back, "embedding", masks).flatten(1, 2)
         gradients["embedding.weight"] = word_gradient(back, passed.places, passed.there)
-        return losses.detach(), gradients
+        return losses, gradients
 
     def _pass(self, params: Params, tokens: Tensor, unit_masks: dict[str, Tensor], state: State, kept: Kept) -> _Passed:
         masks = {site: mask.unsqueeze(1) for site, mask in unit_masks.items()}  # the same at every time step

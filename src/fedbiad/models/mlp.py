@@ -11,7 +11,6 @@ from fedbiad.arrays import Params, Shapes
 from fedbiad.models.base import (
     WHOLE,
     Gradients,
-    Head,
     Kept,
     Memory,
     Model,
@@ -22,6 +21,7 @@ from fedbiad.models.base import (
     require_kind,
     unit_group,
 )
+from fedbiad.models.heads import Head, losses_and_errors
 from fedbiad.rows import Layout, RowKind
 
 
@@ -70,10 +70,7 @@ class MLP(Model):
         read = [inputs.flatten(2)]  # what each layer reads
         for i in range(1, last):
             read.append(masked_units(linear(params, f"layer{i}", read[-1]).relu(), f"layer{i}", unit_masks))
-        outputs = linear(params, f"layer{last}", read[-1]).requires_grad_()
-        with torch.enable_grad():
-            losses = head(outputs)
-            (error,) = torch.autograd.grad(losses.sum(), outputs)
+        losses, error = losses_and_errors(head, linear(params, f"layer{last}", read[-1]))
         gradients: Gradients = {}
         for i in range(last, 0, -1):
             gradients[f"layer{i}.weight"] = Outer(error, read[i - 1])
@@ -81,7 +78,7 @@ class MLP(Model):
             if i > 1:
                 error = masked_units(torch.bmm(error, params[f"layer{i}.weight"]), f"layer{i - 1}", unit_masks)
                 error = error * (read[i - 1] > 0)
-        return losses.detach(), gradients
+        return losses, gradients
 
     def layout(self, rows: RowKind) -> Layout:
         require_kind(self, rows)

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from fedbiad.arrays import Params
-from fedbiad.models.base import Gradients, Kept, Outer, Rows
+from fedbiad.models.base import Gradients, Kept, Outer, Rows, linear
+from fedbiad.models.heads import Head, Likelihood, losses_and_errors
+
+LOGITS = 1 << 20
+"""Logits computed at a time: few enough to stay in a core's cache until they are used up."""
 
 Pair = tuple[Tensor, Tensor]
 """h and c of a layer, each [clients, batch, units]."""
@@ -102,6 +106,31 @@ def lstm_layer_gradients(
     }  # fmt: skip
     below = torch.bmm(from_below, params[f"{name}.weight_ih"])
     return below.view(*error.shape[:3], -1), found
+
+
+def output_gradients(params: Params, read: Tensor, head: Head) -> tuple[Tensor, Tensor, Gradients]:
+    """The output layer: each client's loss, the gradient of what it reads [clients, samples, width], its own gradients.
+
+    With more samples than units its gradient is smaller than the logits: it is then formed, from a few samples at a
+    time, and no more logits are ever there.
+    """
+    weight = params["output.weight"]
+    clients, samples, width = read.shape
+    if samples <= width or not isinstance(head, Likelihood):
+        losses, error = losses_and_errors(head, linear(params, "output", read))
+        own: Gradients = {"output.weight": Outer(error, read), "output.bias": error.sum(1)}
+        return losses, torch.bmm(error, weight), own
+    losses, bias = read.new_zeros(clients), torch.zeros_like(params["output.bias"])
+    formed, back = torch.zeros_like(weight), torch.empty_like(read)
+    at_a_time = max(LOGITS // (clients * weight.shape[1]), 64)
+    for first in range(0, samples, at_a_time):
+        part = read[:, first : first + at_a_time]
+        logits = linear(params, "output", part)
+        losses += head.part(logits, first)
+        formed.baddbmm_(logits.transpose(1, 2), part)
+        bias += logits.sum(1)
+        back[:, first : first + at_a_time] = torch.bmm(logits, weight)
+    return losses, back, {"output.weight": formed, "output.bias": bias}
 
 
 def word_gradient(error: Tensor, places: Tensor, there: Tensor | None) -> Rows:

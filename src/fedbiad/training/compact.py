@@ -58,6 +58,10 @@ class CompactStep(LocalStep):
         sampled = self.noise.add(self._positions, self.u, step)
         return {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
 
+    def output_rows(self) -> tuple[Tensor | None, int]:
+        groups = [group for group in self.layout.groups if group.output]
+        return (self.kept[groups[0].name], groups[0].size) if groups else (None, 0)
+
     def full_outputs(self, outputs: Tensor) -> Tensor:
         for group in self.layout.groups:
             if group.output:  # a dropped class keeps its place, with logit 0

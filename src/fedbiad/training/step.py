@@ -17,6 +17,7 @@ from torch import Tensor
 from fedbiad import spike_and_slab
 from fedbiad.arrays import Params, Pattern
 from fedbiad.models.base import WHOLE, Gradients, Kept, Memory, Model
+from fedbiad.models.heads import Head, Likelihood
 from fedbiad.rows import Layout
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.batches import Batch
@@ -83,6 +84,10 @@ class LocalStep:
         """theta ~ beta o N(U, s^2 I), held rows scaled; line 16 of Algorithm 1."""
         raise NotImplementedError
 
+    def output_rows(self) -> tuple[Tensor | None, int]:
+        """The classes that are there [clients, kept], where some are not, and how many there are in all."""
+        return None, 0
+
     def full_outputs(self, outputs: Tensor) -> Tensor:
         """The model's outputs with every class in its place."""
         return outputs
@@ -127,9 +132,9 @@ class LocalStep:
     ) -> tuple[Tensor, Gradients]:
         """Each client's loss at theta [clients] and its gradient."""
 
-        def head(outputs: Tensor) -> Tensor:
-            return objective(self.full_outputs(outputs), batch)
-
+        head: Head = lambda outputs: objective(self.full_outputs(outputs), batch)  # noqa: E731
+        if objective is plain_objective:
+            head = Likelihood(batch.targets, batch.weight, *self.output_rows())
         memory = None
         if batch.continues is not None:
             memory = self.memory

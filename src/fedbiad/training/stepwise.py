@@ -13,7 +13,7 @@ from fedbiad.methods.base import Method
 from fedbiad.training.batches import Batch, LocalSamples
 from fedbiad.training.distillation import distilled_update
 from fedbiad.training.learned import Learned, Stacked
-from fedbiad.training.step import LocalStep
+from fedbiad.training.step import LocalStep, Objective, plain_objective
 
 
 class Trainer(Protocol):
@@ -50,6 +50,8 @@ class Stepwise:
     ) -> None:
         self._step, self._received, self._method, self._cohort, self._data = step, received, method, cohort, data
         self._batch, self._dropout = batch, dropout
+        own_loss = type(method).objective is not Method.objective
+        self._objective: Objective = self._own_objective if own_loss else plain_objective
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         """Iterations `first` up to `last`, one by one."""
@@ -71,7 +73,7 @@ class Stepwise:
         losses = step.update(theta, batch, unit_masks, self._objective).numpy()  # line 17
         return losses, losses if watched is None else watched
 
-    def _objective(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def _own_objective(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self._method.objective(outputs, batch, self._cohort)
 
     def set_pattern(self, pattern: Pattern) -> None:
