@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbiad.arrays import Params, Shapes
 from fedbiad.errors import LayoutError
-from fedbiad.models.heads import Head
+from fedbiad.models.heads import Head, losses_and_errors
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
 
@@ -132,10 +132,11 @@ class Model:
     ) -> tuple[Tensor, Gradients]:
         """Each client's loss [clients] and its gradient, by autograd; a model may state it instead."""
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        losses = head(self.forward(leaves, inputs, unit_masks, kept, memory))
+        outputs = self.forward(leaves, inputs, unit_masks, kept, memory)
+        losses, errors = losses_and_errors(head, outputs.detach().clone())
         # clients are independent, so the gradient of the sum holds each client's own gradient
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
-        return losses.detach(), dict(zip(leaves, found, strict=True))
+        found = torch.autograd.grad(outputs, list(leaves.values()), errors, materialize_grads=True)
+        return losses, dict(zip(leaves, found, strict=True))
 
     def layout(self, rows: RowKind) -> Layout:
         """Row groups: hidden units (row, bias, the next layer's column) or every single weight row."""
