@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedbiad import compiled
 from fedbiad.arrays import Params, Pattern
 from fedbiad.rows import Layout, on_axis
 
@@ -40,13 +41,12 @@ def sum_block(layout: Layout, pattern: Pattern, moved: Params, weights: Sequence
     sums: Params = {}
     for name, values in moved.items():
         factors = [on_axis(mask, axis, values.dim()) for axis, mask in masks.get(name, [])]
-        total = torch.zeros(values.shape[1:], dtype=values.dtype)
+        sums[name] = total = torch.zeros(values.shape[1:], dtype=values.dtype)
         for client, weight in enumerate(weights):
             change = values[client]
             for factor in factors:
                 change = change * factor[client]
-            total.add_(change, alpha=weight)
-        sums[name] = total
+            compiled.accumulate(total.view(-1).numpy(), change.flatten().numpy(), weight)
     return Total(sums, count_holders(layout, pattern, weights), float(sum(weights)))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbiad import streams
+from fedbiad import compiled, streams
 from fedbiad.arrays import IntArray, Pattern
 
 
@@ -51,12 +51,9 @@ class Cohort:
 
     def schedule(self, sizes: list[int], length: int) -> IntArray:
         """Positions of the samples each client visits [clients, length]: shuffled epochs, one after another."""
-        rows = []
-        for i, size in enumerate(sizes):
-            stream = self.stream(i, "batches")
-            epochs = [stream.permutation(size) for _ in range(-(-length // size))]
-            rows.append(np.concatenate(epochs)[:length])
-        return np.stack(rows)
+        keys = np.array(self.keys("batches"), dtype=np.uint64)
+        visits: IntArray = compiled.shuffled_epochs(keys, np.array(sizes, dtype=np.int64), length)
+        return visits
 
     def unit_masks(self, sites: dict[str, int], batch: int, rate: float, step: int) -> dict[str, Tensor]:
         """Ordinary dropout: for each site 0 or 1/(1-rate) per client, sample and unit [clients, batch, units]."""

@@ -129,17 +129,19 @@ class Channel:
         self, cohort: Cohort, trained: Trained, senders: Senders, members: IntArray, failed: dict[int, str]
     ) -> Arrived:
         """The same where what arrives is what was trained, without writing any message."""
-        pattern, weights = trained.pattern[members], [senders.weights[i] for i in members]
-        reports = [_report(trained, i) for i in members]
-        told = [_told(cohort, trained, i) for i in members]
+        pattern, places = trained.pattern[members], members.tolist()
+        told = [_told(cohort, trained, i) for i in places]
         kept = self.layout.kept_weights(pattern).tolist()
+        losses, resampled = _losses(trained), trained.resampled.sum(1).tolist()
         encoded = [
-            wire.dense_reply_size(cohort.round, cohort.ids[i], senders.samples[i], rows, count, report)
-            for i, rows, count, report in zip(members, told, kept, reports, strict=True)
+            wire.dense_reply_size(
+                cohort.round, cohort.ids[i], senders.samples[i], rows, count, Report(0.0, trained.checks, resampled[i])
+            )
+            for i, rows, count in zip(places, told, kept, strict=True)
         ]
+        weights = [senders.weights[i] for i in places]
         return Arrived(
-            members, pattern, trained.learned.total(self.layout, members, pattern, weights),
-            np.array([report.loss for report in reports], dtype=np.float64),
+            members, pattern, trained.learned.total(self.layout, members, pattern, weights), losses[members],
             self._counts([VALUE_BITS * count for count in kept], told, encoded), {}, failed,
         )  # fmt: skip
 
@@ -185,8 +187,14 @@ class Channel:
         return [self.layout.num_weights if pattern is None else next(counted) for pattern in patterns]
 
 
+def _losses(trained: Trained) -> npt.NDArray[np.float64]:
+    """The mean loss of each client, as a float32 arrives."""
+    means: npt.NDArray[np.float64] = trained.losses.mean(1).astype(np.float32).astype(np.float64)
+    return means
+
+
 def _report(trained: Trained, i: int) -> Report:
-    return Report(float(np.float32(trained.losses[i].mean())), trained.checks, int(trained.resampled[i].sum()))
+    return Report(float(_losses(trained)[i]), trained.checks, int(trained.resampled[i].sum()))
 
 
 def _told(cohort: Cohort, trained: Trained, i: int) -> Pattern | None:

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from fedbiad.coding import Sink, Source, get_pattern, get_payload, pattern_bytes, put_pattern, put_payload
-from fedbiad.coding.sink import Chunk, chunk_size, varint
+from fedbiad.coding.sink import Chunk, chunk_size, varint, varint_size
 from fedbiad.errors import WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
 from fedbiad.payloads import Dense, Payload
@@ -92,16 +92,16 @@ def decode_reply(
 def dense_request_size(round_: int, client: int, pattern: Rows | None, kept: int) -> int:
     """len(encode_request(...)) of a request for `kept` weights, without writing it."""
     told = 0 if pattern is None else pattern_bytes(pattern)
-    return _FRAME + len(varint(round_)) + len(varint(client)) + told + 4 * kept
+    return _FRAME + varint_size(round_) + varint_size(client) + told + 4 * kept
 
 
 def dense_reply_size(round_: int, client: int, samples: int, pattern: Rows | None, kept: int, report: Report) -> int:
     """len(encode_reply(...)) of a reply with `kept` weights in one dense part, without writing it."""
-    told = len(varint(samples)) + 4
+    told = varint_size(samples) + 4
     if report.checks:
-        told += len(varint(report.checks)) + len(varint(report.resampled))
+        told += varint_size(report.checks) + varint_size(report.resampled)
     if report.noise_weights:
-        told += len(varint(report.noise_weights)) + len(varint(report.noise_drawn))
+        told += varint_size(report.noise_weights) + varint_size(report.noise_drawn)
     return dense_request_size(round_, client, pattern, kept) + told
 
 

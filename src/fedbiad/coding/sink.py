@@ -127,6 +127,11 @@ def _shortest(point: int, lower: int, span: int) -> bytes:
     return point.to_bytes(8, "big")
 
 
+def varint_size(number: int) -> int:
+    """len(varint(number))."""
+    return max(1, -(-number.bit_length() // 7))
+
+
 def varint(value: int) -> bytes:
     """An unsigned count, 7 bits a byte, lowest first."""
     if not 0 <= value < 1 << 7 * MAX_VARINT:

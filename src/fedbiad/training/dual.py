@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedbiad import compiled
 from fedbiad.aggregation import Total, count_holders
 from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.rows import Layout
@@ -42,12 +44,12 @@ class DualTrainer:
         clients, _, units = u[W2].shape
         self.u, self.data, self.batch, self.learning_rate = u, data, batch, learning_rate
         self.scale = np.broadcast_to(np.asarray(scale, dtype=np.float64), (clients,))
-        ends = np.cumsum(data.sizes)
-        self.parts = [slice(end - size, end) for end, size in zip(ends.tolist(), data.sizes, strict=True)]
-        self.ends = ends
-        self.x = [data.samples(k)[0].flatten(1) for k in range(clients)]
+        self.ends = np.cumsum(data.sizes)
+        self.parts = [slice(end - size, end) for end, size in zip(self.ends.tolist(), data.sizes, strict=True)]
+        samples = [data.samples(k) for k in range(clients)]
+        self.x, self.targets = [x.flatten(1) for x, _ in samples], [y for _, y in samples]
         self.grams = [data.gram(k) for k in range(clients)]
-        self.p = torch.empty(int(ends[-1]), units, dtype=u[W1].dtype)
+        self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
         self._known = np.zeros((clients, units), dtype=np.bool_)
@@ -70,7 +72,7 @@ class DualTrainer:
         losses = np.zeros((len(self.x), last - first))
         for k, part in enumerate(self.parts):
             held = torch.from_numpy(np.flatnonzero(self.pattern[k]))
-            targets = self.data.samples(k)[1]
+            targets = self.targets[k]
             p, a = self.p[part], self.a[part]
             scale = float(self.scale[k])
             for v in range(first, last):
@@ -92,34 +94,26 @@ class DualTrainer:
 
     def finish(self) -> DualLearned:
         """What was learned."""
-        return DualLearned(
-            self.x, self.grams, [self.a[part] for part in self.parts], self.w - self.u[W2], self.b - self.u[B2]
-        )
+        return DualLearned(self.x, self.grams, self.a, self.ends, self.w - self.u[W2], self.b - self.u[B2])
 
 
 class FusedTrainer(DualTrainer):
     """The same in one compiled function a block."""
 
+    @cached_property
+    def _flat(self) -> tuple[FloatArray, IntArray]:
+        """All Gram matrices and all targets, one client after another."""
+        return torch.cat([gram.view(-1) for gram in self.grams]).numpy(), torch.cat(self.targets).numpy()
+
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         losses = np.zeros((len(self.x), last - first))
+        grams, targets = self._flat
         kernels.train(
-            self.p.numpy(), self._grams, self.a.numpy(), self.w.numpy(), self.b.numpy(), self._targets, self.ends,
+            self.p.numpy(), grams, self.a.numpy(), self.w.numpy(), self.b.numpy(), targets, self.ends,
             self.data.schedule[:, first * self.batch : last * self.batch], self.pattern,
             self.scale.astype(self.p.numpy().dtype), self.learning_rate, self.batch, losses,
         )  # fmt: skip
         return losses, losses
-
-    @property
-    def _grams(self) -> FloatArray:
-        if not hasattr(self, "_flat_grams"):
-            self._flat_grams = torch.cat([gram.flatten() for gram in self.grams]).numpy()
-        return self._flat_grams
-
-    @property
-    def _targets(self) -> IntArray:
-        if not hasattr(self, "_flat_targets"):
-            self._flat_targets = torch.cat([self.data.samples(k)[1] for k in range(len(self.x))]).numpy()
-        return self._flat_targets
 
 
 @dataclass(frozen=True)
@@ -128,54 +122,62 @@ class DualLearned:
 
     x: list[Tensor]
     grams: list[Tensor]
-    a: list[Tensor]
+    a: Tensor
+    ends: IntArray
     w: Tensor
     b: Tensor
 
+    @cached_property
+    def bias(self) -> Tensor:
+        """The changes of the hidden biases [clients, units]: an input of 1 at every sample."""
+        return torch.from_numpy(kernels.sums_of_parts(self.a.numpy(), self.ends))
+
     def change(self, client: int, pattern: Pattern | None = None) -> Params:
-        units, inputs = self.a[client].shape[1], self.x[client].shape[1]
-        rows = torch.arange(units) if pattern is None else torch.from_numpy(np.flatnonzero(pattern))
-        first, bias, second = self._rows(client, rows)
+        units, inputs = self.a.shape[1], self.x[client].shape[1]
+        rows = np.arange(units) if pattern is None else np.flatnonzero(pattern)
         change = {
-            W1: first.new_zeros(units, inputs), B1: first.new_zeros(units), W2: first.new_zeros(len(second), units),
+            W1: self.w.new_zeros(units, inputs), B1: self.w.new_zeros(units), W2: torch.zeros_like(self.w[client]),
             B2: self.b[client],
         }  # fmt: skip
-        change[W1][rows], change[B1][rows], change[W2][:, rows] = first, bias, second
+        change[W1][rows] = self._first(client, rows)
+        change[B1][rows] = self.bias[client, rows]
+        change[W2][:, rows] = self.w[client][:, rows]
         return change
 
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
-        units, inputs = self.a[0].shape[1], self.x[0].shape[1]
-        dtype = self.w.dtype
-        first, bias = torch.zeros(units, inputs, dtype=dtype), torch.zeros(units, dtype=dtype)
-        second, out = torch.zeros(self.w.shape[1:], dtype=dtype), torch.zeros(self.b.shape[1:], dtype=dtype)
+        moved = {name: torch.zeros(shape, dtype=self.w.dtype) for name, shape in layout.shapes.items()}
+        first, bias, second, out = (moved[name].numpy() for name in (W1, B1, W2, B2))
+        all_bias, all_second, all_out = self.bias.numpy(), self.w.numpy(), self.b.numpy()
         for client, own, weight in zip(members.tolist(), pattern, weights, strict=True):
-            rows = torch.from_numpy(np.flatnonzero(own))
-            changes = self._rows(client, rows)
-            if len(rows) == units:
-                for total, change in zip((first, bias, second), changes, strict=True):
-                    total.add_(change, alpha=weight)
+            rows = np.flatnonzero(own)
+            change = self._first(client, rows).numpy()
+            if len(rows) == len(own):
+                compiled.accumulate(first.reshape(-1), change.reshape(-1), weight)
+                compiled.accumulate(bias, all_bias[client], weight)
+                compiled.accumulate(second.reshape(-1), all_second[client].reshape(-1), weight)
             else:
-                first.index_add_(0, rows, changes[0], alpha=weight)
-                bias.index_add_(0, rows, changes[1], alpha=weight)
-                second.index_add_(1, rows, changes[2], alpha=weight)
-            out.add_(self.b[client], alpha=weight)
-        moved = {W1: first, B1: bias, W2: second, B2: out}
+                compiled.accumulate_rows(first, change, rows, weight)
+                compiled.accumulate_rows(bias[:, None], all_bias[client][rows, None], rows, weight)
+                compiled.accumulate_columns(second, all_second[client][:, rows], rows, weight)
+            compiled.accumulate(out, all_out[client], weight)
         return Total(moved, count_holders(layout, pattern, weights), float(sum(weights)))
 
     def row_norms(self, layout: Layout) -> FloatArray:
         # the appended 1 stands for the bias: a_j' (X X' + 1) a_j is the row's norm and the bias's
-        own = [(a * (gram @ a)).sum(0) for a, gram in zip(self.a, self.grams, strict=True)]
+        own = [(a * (gram @ a)).sum(0) for a, gram in zip(self._parts, self.grams, strict=True)]
         norms: FloatArray = (torch.stack(own) + self.w.square().sum(1)).double().clamp(min=0).numpy()
         return norms
 
     def finite(self) -> npt.NDArray[np.bool_]:
-        sums = torch.stack([a.sum() for a in self.a]) + self.w.sum((1, 2)) + self.b.sum(1)
+        sums = self.bias.sum(1) + self.w.sum((1, 2)) + self.b.sum(1)
         usable: npt.NDArray[np.bool_] = torch.isfinite(sums).numpy()
         return usable
 
-    def _rows(self, client: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The changes of some units: rows, biases and outgoing columns; the same to the bit for every caller."""
-        a, second = self.a[client], self.w[client]
-        if len(rows) < a.shape[1]:
-            a, second = a[:, rows], second[:, rows]
-        return a.T @ self.x[client], a.sum(0), second
+    @cached_property
+    def _parts(self) -> list[Tensor]:
+        return [self.a[end - size : end] for end, size in zip(self.ends, np.diff(self.ends, prepend=0), strict=True)]
+
+    def _first(self, client: int, rows: IntArray) -> Tensor:
+        """The changes of some rows of the first layer; the same to the bit for every caller."""
+        a = self._parts[client]
+        return (a if len(rows) == a.shape[1] else a[:, torch.from_numpy(rows)]).T @ self.x[client]

@@ -29,17 +29,20 @@ def train(
     most = ends[0]
     for k in range(1, clients):
         most = max(most, ends[k] - ends[k - 1])
-    own_p, own_a = np.empty((most, units), p.dtype), np.empty((most, units), p.dtype)
-    own_w = np.empty((classes, units), p.dtype)
+    some_p, some_a = np.empty((most, units), p.dtype), np.empty((most, units), p.dtype)
+    some_w = np.empty((classes, units), p.dtype)
     h, e = np.empty((batch + 1, units), p.dtype), np.empty((batch, classes), p.dtype)
     at = 0
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size = last - first
         rows = np.flatnonzero(kept[k])
-        _take(p[first:last], rows, own_p)
-        _take(a[first:last], rows, own_a)
-        _take(w[k], rows, own_w)
+        own_p, own_a, own_w = p[first:last], a[first:last], w[k]
+        if len(rows) < units:  # side by side, so that loops run over held units only
+            own_p, own_a, own_w = some_p[:size], some_a[:size], some_w
+            _take(p[first:last], rows, own_p)
+            _take(a[first:last], rows, own_a)
+            _take(w[k], rows, own_w)
         gram = grams[at : at + size * size].reshape(size, size)
         at += size * size
         for v in range(losses.shape[1]):
@@ -49,8 +52,9 @@ def train(
             losses[k, v] = _errors(e, targets[first:last], chosen, rate / batch)
             _shift(b[k], e, scale[k])
             _descend(h, own_w, e, own_a, chosen, len(rows))
-        _put(own_a, rows, a[first:last])
-        _put(own_w, rows, w[k])
+        if len(rows) < units:
+            _put(own_a, rows, a[first:last])
+            _put(own_w, rows, w[k])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -192,3 +196,14 @@ def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen:
             for j in range(held):
                 w[c, j] -= e0 * h[r, j]
             r += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def sums_of_parts(a: FloatArray, ends: IntArray) -> FloatArray:
+    """The sums over each client's samples [clients, units]; client k's stand before `ends[k]`."""
+    sums = np.zeros((len(ends), a.shape[1]), a.dtype)
+    for k in range(len(ends)):
+        for i in range(ends[k - 1] if k else 0, ends[k]):
+            for j in range(a.shape[1]):
+                sums[k, j] += a[i, j]
+    return sums

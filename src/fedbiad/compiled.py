@@ -1,0 +1,62 @@
+"""Small loops that numpy and torch have no function for, compiled; strict sums, the same bits for every caller."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from fedbiad.arrays import FloatArray, IntArray
+
+Keys = npt.NDArray[np.uint64]
+
+
+@numba.njit(cache=True, nogil=True)
+def accumulate(total: FloatArray, change: FloatArray, weight: float) -> None:
+    """total += weight change, flat arrays."""
+    w = total.dtype.type(weight)
+    for j in range(len(total)):
+        total[j] += w * change[j]
+
+
+@numba.njit(cache=True, nogil=True)
+def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weight: float) -> None:
+    """total[rows] += weight change: matrices, of which `change` has only these rows."""
+    w = total.dtype.type(weight)
+    for i in range(len(rows)):
+        for j in range(total.shape[1]):
+            total[rows[i], j] += w * change[i, j]
+
+
+@numba.njit(cache=True, nogil=True)
+def accumulate_columns(total: FloatArray, change: FloatArray, columns: IntArray, weight: float) -> None:
+    """total[:, columns] += weight change."""
+    w = total.dtype.type(weight)
+    for i in range(len(total)):
+        for j in range(len(columns)):
+            total[i, columns[j]] += w * change[i, j]
+
+
+@numba.njit(cache=True, nogil=True)
+def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
+    """For each key, numbers 0 .. size-1 in random order, anew until there are `length` [keys, length].
+
+    Fisher and Yates' shuffle with SplitMix64 (Steele et al. 2014) begun at the key; integers only, so that every
+    machine shuffles alike. A number below n is the high half of a 32-bit draw times n: even to n / 2^32.
+    """
+    visits = np.empty((len(keys), length), np.int64)
+    for k in range(len(keys)):
+        state, size = keys[k], sizes[k]
+        for start in range(0, length, size):
+            order = np.arange(size)
+            for i in range(size - 1, 0, -1):
+                state += np.uint64(0x9E3779B97F4A7C15)
+                z = state
+                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                z = z ^ (z >> np.uint64(31))
+                j = np.int64(((z >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+                order[i], order[j] = order[j], order[i]
+            stop = min(start + size, length)
+            visits[k, start:stop] = order[: stop - start]
+    return visits
