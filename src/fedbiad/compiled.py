@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.compiling import strict
 
 Keys = npt.NDArray[np.uint64]
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def accumulate(total: FloatArray, change: FloatArray, weight: float) -> None:
     """total += weight change, flat arrays."""
     w = total.dtype.type(weight)
@@ -19,7 +19,7 @@ def accumulate(total: FloatArray, change: FloatArray, weight: float) -> None:
         total[j] += w * change[j]
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weight: float) -> None:
     """total[rows] += weight change: matrices, of which `change` has only these rows."""
     w = total.dtype.type(weight)
@@ -28,7 +28,7 @@ def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weigh
             total[rows[i], j] += w * change[i, j]
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def accumulate_columns(total: FloatArray, change: FloatArray, columns: IntArray, weight: float) -> None:
     """total[:, columns] += weight change."""
     w = total.dtype.type(weight)
@@ -37,7 +37,7 @@ def accumulate_columns(total: FloatArray, change: FloatArray, columns: IntArray,
             total[i, columns[j]] += w * change[i, j]
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
     """For each key, numbers 0 .. size-1 in random order, anew until there are `length` [keys, length].
 

@@ -5,16 +5,13 @@ Loops run several rows at once because a compiler keeps sums in registers only w
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-
-# sums may be reordered for vector units, but infinities and NaN must stay visible
-_MATHS = {"contract", "reassoc", "nsz", "arcp"}
+from fedbiad.compiling import fast, strict
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@fast
 def train(
     p: FloatArray, grams: FloatArray, a: FloatArray, w: FloatArray, b: FloatArray, targets: IntArray, ends: IntArray,
     visits: IntArray, kept: Pattern, scale: FloatArray, rate: float, batch: int, losses: FloatArray,
@@ -57,7 +54,7 @@ def train(
             _put(own_w, rows, w[k])
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
     """The columns `rows` of `full`, side by side."""
     for i in range(len(full)):
@@ -65,7 +62,7 @@ def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
             held[i, j] = full[i, rows[j]]
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
     """Back into `full`."""
     for i in range(len(full)):
@@ -73,7 +70,7 @@ def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
             full[i, rows[j]] = held[i, j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@fast
 def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
     """b <- b - the sum of e over the batch; e then takes the scale on, for the weights."""
     for c in range(len(b)):
@@ -84,7 +81,7 @@ def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
         b[c] -= moved
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@fast
 def _forward(
     p: FloatArray, gram: FloatArray, a: FloatArray, h: FloatArray, chosen: IntArray, size: int, held: int
 ) -> None:
@@ -118,7 +115,7 @@ def _forward(
             h[r, j] = max(h[r, j], zero)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@fast
 def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, scale: float, held: int) -> None:
     """scale h W^T + b."""
     zero = h.dtype.type(0)
@@ -140,7 +137,7 @@ def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, sca
             logits[r, c] = s0 * scale + b[c]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@fast
 def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
     """The mean loss; logits become rate times its gradient with respect to them."""
     batch, classes = e.shape
@@ -165,7 +162,7 @@ def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> 
     return mean
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@fast
 def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
     """A <- A - [h > 0] (e W) at the chosen samples, then W <- W - e^T h."""
     zero = h.dtype.type(0)
@@ -198,7 +195,7 @@ def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen:
             r += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@strict
 def sums_of_parts(a: FloatArray, ends: IntArray) -> FloatArray:
     """The sums over each client's samples [clients, units]; client k's stand before `ends[k]`."""
     sums = np.zeros((len(ends), a.shape[1]), a.dtype)
