@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
 
 _features = llvm.get_host_cpu_features()

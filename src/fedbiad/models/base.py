@@ -59,6 +59,12 @@ class Outer:
         """The gradient itself [clients, rows, columns]."""
         return torch.bmm(self.left.transpose(1, 2), self.right)
 
+    @property
+    def larger(self) -> bool:
+        """Whether forming it takes fewer products than its norm from Gram matrices: n r c against n^2 (r + c)."""
+        (_, samples, rows), columns = self.left.shape, self.right.shape[2]
+        return samples * (rows + columns) > rows * columns
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -73,6 +73,8 @@ class CompactStep(LocalStep):
         return {site: self._kept_units(site, mask) for site, mask in unit_masks.items()}
 
     def descend(self, gradients: Gradients, decay: bool = True) -> None:
+        if self.clip is not None:
+            gradients = {n: g.dense() if isinstance(g, Outer) and g.larger else g for n, g in gradients.items()}
         scales = self._scales if self.clip is None else self._clipped(gradients, self.clip)
         for name, u in self.u.items():
             if self.weight_decay and decay:
