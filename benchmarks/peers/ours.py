@@ -17,9 +17,6 @@ from fedbiad.models import MLP
 from fedbiad.plan import EnginePlan, TrainingPlan
 from fedbiad.training.evaluate import evaluate
 
-BLOCK = 50
-"""Clients trained at once: the fastest of the block sizes for this model."""
-
 
 def federated(data: work.Data) -> FederatedData:
     """The prepared arrays as the run's data."""
@@ -31,8 +28,8 @@ def federated(data: work.Data) -> FederatedData:
 
 
 def engine(asked: work.Arguments) -> EnginePlan:
-    """How the work is done; more than one worker only where the engine knows the option."""
-    options: dict[str, Any] = {"block": BLOCK, "threads": asked.threads}
+    """How the work is done: a block of clients for each worker, more than one only where the engine knows them."""
+    options: dict[str, Any] = {"block": -(-work.SELECTED // asked.workers), "threads": asked.threads}
     if "workers" in {field.name for field in dataclasses.fields(EnginePlan)}:
         options["workers"] = asked.workers
     elif asked.workers > 1:
