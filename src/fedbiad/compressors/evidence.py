@@ -25,21 +25,25 @@ CEILING = 1.01
 """A message may be this much longer than its budget ..."""
 AIM = 0.993
 """... and is meant to be this much of it: what chance adds or takes stays between."""
-FRAME = 2 + 3
+FRAME = 2 + 2
 """Bytes of the parts beside the one part's own: their number, its kind; and what a coded stream's length may take."""
 ONE = 8
 """Bytes that a single entry takes, at most."""
-CODER, ENDS = 1.001, 24
+CODER, ENDS = 1.001, 12
 """What the range coder takes beyond the estimate: a factor, and bits."""
 USUAL = 0.8
 """Bits of an update against those of one without any structure."""
-PILOTS = 4
-"""Samples from which the step is found, at most."""
-NEAR = 1.15
-"""A step this close to one that was tried needs no further trial."""
+PILOTS = 8
+"""Samples from which the step is found, at most; mostly two."""
+NEAR = 0.05
+"""A pilot whose message is this close to what is aimed at needs no further one."""
+SLOPES = 0.1, 2.0
+"""By how many percent a message gets shorter if the step gets one percent longer."""
 PILOT_KEY = 1
 """Pilots draw the same numbers always, so that they follow from the changes alone."""
-RETRIES = 20
+CHANCE = 0.6
+"""Twice what a short message varies by, as a multiple of the root of its bits."""
+RETRIES = 50
 SMALLEST = 2.0**-149
 """The least float32 above 0."""
 
@@ -112,9 +116,10 @@ class Within(Compressor):
             raise UpdateError(
                 f"a budget of {self.limit:.0f} bytes is below the {least} bytes that a message with one weight may take"
             )
-        most = 8 * (CEILING * self.limit - self.besides - FRAME)
-        aim = 8 * (AIM * self.limit - self.besides - FRAME)
-        return Payload((Search(change, blocks, max(aim, 8.0), most, largest).part(stream),), difference=True), state
+        most = 8 * (CEILING * self.limit - self.besides - FRAME) / CODER - ENDS
+        room = 8 * (self.limit - self.besides - FRAME)
+        aim = min(8 * (AIM * self.limit - self.besides - FRAME), room - ENDS - CHANCE * math.sqrt(room))
+        return Payload((Search(change, blocks, aim, most, largest).part(stream),), difference=True), state
 
 
 @dataclass(frozen=True)
@@ -129,32 +134,38 @@ class Search:
 
     def part(self, stream: np.random.Generator) -> Multiples:
         """The changes rounded; where chance made that too long, again with a longer step and new draws."""
+        if self.largest == 0:
+            nothing = np.zeros(0, dtype=np.int64)
+            return Multiples(len(self.change), np.float32(0), nothing, nothing.astype(np.int32))
         sums = masses(self.change)
-        step = self.step(sums) if self.largest > 0 else 0.0
-        for _ in range(RETRIES if self.largest > 0 else 0):
+        step = self.step(sums)
+        for _ in range(RETRIES):
             part = self.rounded(sums, step, int(stream.integers(0, 2**63)))
             bits = multiples_bits(part, self.blocks)
-            if CODER * bits + ENDS <= self.most:
+            if bits <= self.most:
                 return part
-            step *= max(bits / self.aim, CEILING)
-        nothing = np.zeros(0, dtype=np.int64)
-        return Multiples(len(self.change), np.float32(0), nothing, nothing.astype(np.int32))
+            step *= max(bits / self.aim, 1.02)
+        raise UpdateError(f"no step was found that keeps {self.most / 8:.0f} bytes")
 
     def step(self, sums: FloatArray) -> float:
         """D: what an update of this mean size without structure would need, corrected by what pilots take."""
-        total, size = float(sums.sum()), len(self.change)
+        mean, size = float(sums.sum()) / len(self.change), len(self.change)
         least = max(self.largest / (MOST_MULTIPLE - 1), SMALLEST)
-        structure, tried = USUAL, 0.0
+        most = max(mean * size, least)  # one entry on average
+        step, before, slope = mean / mean_multiple(self.aim / (size * USUAL)), (0.0, 0.0), 0.8
         for _ in range(PILOTS):
-            mean = mean_multiple(self.aim / (size * structure))
-            step = min(max(total / size / mean, least), max(total, least))
-            if tried / NEAR < step < tried * NEAR:
-                break
+            step = min(max(step, least), most)
             bits = multiples_bits(self.rounded(sums, step, PILOT_KEY), self.blocks)
-            if step == least and bits <= self.aim:
+            over = math.log(bits / self.aim)
+            if (step == least and over <= 0) or (step == most and over >= 0):
                 break
-            structure, tried = bits / (size * entropy(total / size / step)), step
-        return step
+            here = math.log(step), over
+            if before != (0.0, 0.0) and here[0] != before[0]:
+                slope = min(max((before[1] - over) / (here[0] - before[0]), SLOPES[0]), SLOPES[1])
+            before, step = here, step * math.exp(over / slope)
+            if abs(over) < NEAR:
+                break
+        return min(max(step, least), most)
 
     def rounded(self, sums: FloatArray, step: float, key: int) -> Multiples:
         """The changes as multiples of a step."""
