@@ -12,7 +12,7 @@ from fedbiad import wire
 from fedbiad.errors import WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
 from fedbiad.models import MLP
-from fedbiad.payloads import Dense, Half, Levels, Part, Payload, Signs, Sparse, Ternary
+from fedbiad.payloads import Dense, Half, Levels, Multiples, Part, Payload, Signs, Sparse, Ternary
 from fedbiad.rows import Layout, RowGroup, Slice
 
 RUN, ROUND, CLIENT = 0x1234ABCD, 7, 300
@@ -59,11 +59,30 @@ def parts(kept: int, rng: np.random.Generator) -> dict[str, tuple[Part, ...]]:
         "signs, rare": (Signs(values > 1.5, np.float32(0.5)),),
         "levels": (Levels((values * 2).astype(np.int16), 9, np.float32(3)),),
         "levels, wide": (Levels((values * 9000).astype(np.int16), 32767, np.float32(3)),),
+        **{name: (part,) for name, part in multiples(kept, rng).items()},
         "two": (
             Dense(values[:half]),
             Ternary(kept - half, clustered[:9], positive[:9], np.float32(1)),
         ),
     }
+
+
+def multiples(kept: int, rng: np.random.Generator) -> dict[str, Multiples]:
+    """Multiples of a step: none, few, many; with levels of rows, of columns, and signs that tell each other."""
+    step, striped = np.float32(0.125), np.zeros((kept // 8 + 1, 8))
+    striped[: kept // 16] = rng.exponential(1.5, (kept // 16, 8)) * [1, -1, 0, 0, 4, -4, 0, 0]
+    changes = {
+        "multiples, none": np.zeros(kept),
+        "multiples, few": np.where(rng.random(kept) < 0.03, rng.normal(0, 2, kept), 0),
+        "multiples, wide": rng.normal(0, 9000, kept).clip(-30000, 30000),
+        "multiples, striped": striped.ravel()[:kept],
+    }
+    found = {}
+    for name, change in changes.items():
+        whole = np.rint(change).astype(np.int32)
+        where = np.flatnonzero(whole)
+        found[name] = Multiples(kept, step, where, whole[where])
+    return found
 
 
 def reply_of(payload: tuple[Part, ...], pattern: Rows | None = None, difference: bool = True) -> ReplyMessage:
@@ -151,10 +170,12 @@ def check(case: Case, message: RequestMessage | ReplyMessage) -> None:
     assert values.dtype == np.float32
     assert np.isfinite(values).all()
     for part in message.payload.parts:
-        if isinstance(part, Sparse | Ternary):
+        if isinstance(part, Sparse | Ternary | Multiples):
             positions = part.positions
             assert (np.diff(positions) > 0).all()
             assert not len(positions) or (positions[0] >= 0 and positions[-1] < part.size)
+        if isinstance(part, Multiples):
+            assert part.multiples.all()
         if isinstance(part, Levels):
             assert np.abs(part.levels.astype(int)).max(initial=0) <= part.steps
     if isinstance(message, ReplyMessage):

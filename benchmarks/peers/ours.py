@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,21 +18,16 @@ from fedbiad.training.evaluate import evaluate
 
 def federated(data: work.Data) -> FederatedData:
     """The prepared arrays as the run's data."""
-    members = tuple(np.arange(work.CLIENTS * work.SAMPLES).reshape(work.CLIENTS, work.SAMPLES))
+    starts = np.arange(0, work.CLIENTS * work.SAMPLES + 1, work.SAMPLES)
     return FederatedData(
-        torch.from_numpy(data.inputs).flatten(0, 1), torch.from_numpy(data.targets).flatten(), members,
+        torch.from_numpy(data.inputs).flatten(0, 1), torch.from_numpy(data.targets).flatten(), starts,
         torch.from_numpy(data.test_inputs), torch.from_numpy(data.test_targets), "test", work.CLASSES, 0,
     )  # fmt: skip
 
 
 def engine(asked: work.Arguments) -> EnginePlan:
-    """How the work is done: a block of clients for each worker, more than one only where the engine knows them."""
-    options: dict[str, Any] = {"block": -(-work.SELECTED // asked.workers), "threads": asked.threads}
-    if "workers" in {field.name for field in dataclasses.fields(EnginePlan)}:
-        options["workers"] = asked.workers
-    elif asked.workers > 1:
-        raise SystemExit("ours: this version of fedbiad trains in one process; leave --workers at 1")
-    return EnginePlan(**options)
+    """How the work is done: a block of clients for each worker."""
+    return EnginePlan(block=-(-work.SELECTED // asked.workers), threads=asked.threads, workers=asked.workers)
 
 
 def experiment(asked: work.Arguments, data: work.Data) -> Experiment:

@@ -60,7 +60,7 @@ class Peer:
 
 
 PEERS = {
-    OURS: Peer("ours.py", ((1, 1), (2, 1)), (50, 20)),
+    OURS: Peer("ours.py", ((1, 1), (1, 2)), (200, 200)),
     "fedjax": Peer("peer_fedjax.py", ((1, 1), (2, 1), (1, 2)), (30, 10)),
     "torch": Peer("peer_torch.py", ((1, 1), (2, 1)), (10, 10)),
     "pfl": Peer("peer_pfl.py", ((1, 2), (2, 1)), (10, 10)),

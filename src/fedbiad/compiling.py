@@ -7,7 +7,8 @@ there the kernel of local training takes half the time with the whole width, so 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
@@ -18,6 +19,9 @@ if _features.get("avx512bf16") and "NUMBA_CPU_FEATURES" not in os.environ:
     settings.CPU_NAME = llvm.get_host_cpu_name()
     settings.CPU_FEATURES = f"{_features.flatten()},-prefer-256-bit"
 
-strict = numba.njit(cache=True, nogil=True)
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+strict = cast("Callable[[Loop], Loop]", numba.njit(cache=True, nogil=True))
 # infinities and NaN must stay visible
-fast = numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"}, error_model="numpy")
+_maths = {"contract", "reassoc", "nsz", "arcp"}
+fast = cast("Callable[[Loop], Loop]", numba.njit(cache=True, nogil=True, fastmath=_maths, error_model="numpy"))

@@ -6,6 +6,7 @@ FedbiadError
 ├── LayoutError      a layout does not fit its model
 ├── RunError         a run cannot go on (no usable client, full disk)
 ├── RunDirError      a run directory is taken, damaged or not one of ours
+├── UpdateError      a client's update cannot be sent; the round goes on without it
 └── WireError        a message is damaged, of another run or round, or says what cannot be
 """
 
@@ -37,6 +38,10 @@ class RunError(FedbiadError):
 
 class RunDirError(FedbiadError):
     """A run directory is taken, damaged or not one of ours."""
+
+
+class UpdateError(FedbiadError):
+    """A client's update cannot be sent: the text says why, and the round goes on without it."""
 
 
 class WireError(FedbiadError):

@@ -18,6 +18,9 @@ Float32 = npt.NDArray[np.float32]
 VALUE_BITS = 32
 POSITION_BITS = 64
 """The paper counts 32 bits a value and 64 bits a position."""
+LARGEST = float(np.finfo(np.float32).max)
+MOST_MULTIPLE = 0x7FFF
+"""Steps of one entry, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +152,29 @@ class Levels:
         return self.levels.astype(np.float32) * self.norm / np.float32(self.steps)
 
 
-Part = Dense | Half | Sparse | Ternary | Signs | Levels
+@dataclass(frozen=True, eq=False)
+class Multiples:
+    """Some entries as whole multiples of one step, all others 0. Positions ascend strictly, no multiple is 0."""
+
+    size: int
+    step: np.float32
+    positions: IntArray
+    multiples: npt.NDArray[np.int32]
+
+    @property
+    def paper_bits(self) -> int:
+        """Nominal size: a position and a sign each, a value where it is more than one step, and the step."""
+        larger = int(np.count_nonzero(np.abs(self.multiples) > 1))
+        return (POSITION_BITS + 1) * len(self.positions) + VALUE_BITS * larger + VALUE_BITS
+
+    def values(self) -> Float32:
+        """The entries on arrival [size]; one multiplication, the same on every machine."""
+        full = np.zeros(self.size, dtype=np.float32)
+        full[self.positions] = self.multiples.astype(np.float32) * self.step
+        return full
+
+
+Part = Dense | Half | Sparse | Ternary | Signs | Levels | Multiples
 
 
 @dataclass(frozen=True, eq=False)

@@ -198,3 +198,83 @@ def minimax_rate(m: float, smoothness: float, inputs: int, C2: float = 1.0) -> f
     if not 0 < smoothness < inputs:
         raise ValueError(f"smoothness must be in (0, {inputs}), not {smoothness}")
     return float(C2 * m ** (-2 * smoothness / (2 * smoothness + inputs)))
+
+
+# ---------------------------------------------------------------------- evidence coding (docs/evidence.md)
+
+
+def expected_count(delta: FloatArray, step: float) -> float:
+    """How many weights a message with this step holds on average: sum_i min(1, |delta_i| / D)."""
+    _check_step(step)
+    return float(np.minimum(np.abs(delta) / step, 1).sum())
+
+
+def added_variance(delta: FloatArray, step: float) -> float:
+    """The variance that rounding to multiples of the step adds, summed over weights.
+
+    E ||D q - delta||^2 = D^2 sum_i f_i (1 - f_i), f_i the fraction of |delta_i| / D.
+    """
+    _check_step(step)
+    fractions = np.abs(delta) / step % 1
+    return float(step**2 * (fractions * (1 - fractions)).sum())
+
+
+def inclusion_probabilities(delta: FloatArray, count: float) -> FloatArray:
+    """The probabilities pi_i of sending delta_i / pi_i that add the least variance among all of sum `count`.
+
+    pi_i = min(1, c |delta_i|), c such that they sum to the count; all of them 1 if no more are not 0.
+    """
+    sizes = np.abs(delta).astype(np.float64)
+    if not 0 < count <= len(sizes):
+        raise ValueError(f"count must be in (0, {len(sizes)}], not {count}")
+    descending = -np.sort(-sizes)
+    rest = np.append(np.cumsum(descending[::-1])[::-1], 0.0)  # of those from the i-th largest on
+    for certain in range(len(sizes)):
+        if descending[certain] == 0 or (count - certain) * descending[certain] <= rest[certain]:
+            break
+    c = (count - certain) / rest[certain] if rest[certain] else math.inf
+    return np.where(sizes == 0, 0.0, np.minimum(1.0, c * np.where(sizes == 0, 1.0, sizes)))
+
+
+def sampling_variance(delta: FloatArray, probabilities: FloatArray) -> float:
+    """The variance that sending delta_i / pi_i with probability pi_i, else 0, adds: sum_i delta_i^2 (1 / pi_i - 1)."""
+    some = delta != 0
+    return float((np.square(delta[some]) * (1 / probabilities[some] - 1)).sum())
+
+
+def mean_variance(weights: FloatArray, variances: FloatArray) -> float:
+    """The variance of the server's mean of independent clients: sum_k w_k^2 V_k, w_k their shares.
+
+    It stands beside sum_k w_k^2 sigma_k^2, the variance of stochastic gradients, in FedAvg's own convergence result.
+    """
+    shares = weights / weights.sum()
+    return float((np.square(shares) * variances).sum())
+
+
+def least_rate(variances: FloatArray, added: float) -> float:
+    """Bits that any unbiased coding takes at least to add no more variance than `added`, all weights together.
+
+    For independent Gaussian weights whose variances both sides know: min sum_i log2(1 + s_i^2 / V_i) / 2 over
+    sum_i V_i = `added`, which V_i (V_i + s_i^2) = s_i^2 t solves for one t.
+    """
+    own = variances[variances > 0].astype(np.float64)
+    if not added > 0:
+        raise ValueError(f"the added variance must be above 0, not {added}")
+
+    def allotted(t: float) -> FloatArray:
+        return 2 * t / (1 + np.sqrt(1 + 4 * t / own))  # (sqrt(s^4 + 4 s^2 t) - s^2) / 2, without cancellation
+
+    low, high = added / max(len(own), 1) / 2, added
+    while len(own) and float(allotted(high).sum()) < added:
+        low, high = high, 2 * high
+    while high > (1 + 1e-12) * low:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if float(allotted(middle).sum()) < added else (low, middle)
+    return float(0.5 * np.log2(1 + own / allotted(high)).sum()) if len(own) else 0.0
+
+
+def _check_step(step: float) -> None:
+    if not step > 0:
+        raise ValueError(f"the step must be above 0, not {step}")

@@ -9,6 +9,7 @@ against the bytes that are there, before anything is allocated. Nothing is unpic
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import xxhash
@@ -51,6 +52,18 @@ def request_size(layout: Layout, message: RequestMessage) -> int:
 def reply_size(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> int:
     """len(encode_reply(...)), without joining the bytes."""
     return _size(_reply_chunks(layout, message, assigned))
+
+
+def reply_room(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> tuple[int, int]:
+    """Bytes of FedAvg's reply in the place of this one, and what this one takes beside its parts, whatever they are."""
+    rows = assigned if message.pattern is None else message.pattern
+    kept = layout.num_weights if rows is None else int(layout.kept_weights(rows[None])[0])
+    sizes = []
+    for pattern, entries in ((None, layout.num_weights), (message.pattern, kept)):
+        payload = Payload((Dense(np.broadcast_to(np.float32(0), entries)),), difference=True)
+        told = None if pattern is None and entries == layout.num_weights else assigned
+        sizes.append(reply_size(layout, replace(message, pattern=pattern, payload=payload), told))
+    return sizes[0], sizes[1] - 4 * kept - 2  # without the number of parts and the kind of the one part
 
 
 def decode_request(

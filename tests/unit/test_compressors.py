@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from fedbiad.arrays import ClientState, IntArray
-from fedbiad.compressors import COMPRESSORS, DGC, PAPER, STC, Compressor, FedPAQ, Segment, SignSGD
+from fedbiad.compressors import COMPRESSORS, DGC, PAPER, STC, Compressor, Evidence, FedPAQ, Segment, SignSGD
 from fedbiad.errors import RunError
 from fedbiad.payloads import Float32, Sparse, Ternary
 from fedbiad.plan_problems import key_problems_of
@@ -22,6 +22,7 @@ from fedbiad.plan_problems import key_problems_of
 PRESETS = {f"original {name}": own for name, own in COMPRESSORS.items()} | {
     f"paper {name}": own for name, own in PAPER.items()
 }
+PRESETS["original evidence"] = Evidence(bytes=100)  # 60 weights: half a percent would not hold one of them
 each_preset = pytest.mark.parametrize("name", PRESETS)
 SIZE = 60
 WHERE: IntArray = np.flatnonzero(np.random.default_rng(5).random(SIZE) < 0.6)
@@ -78,7 +79,7 @@ def test_the_stream_decides_and_arguments_are_left_alone(name: str) -> None:
     (first, first_state), (again, again_state), (other, _) = outcomes
     assert np.array_equal(first.values(), again.values())
     assert same_state(first_state, again_state)
-    drawn = name in ("original fedpaq", "paper fedpaq", "original signsgd")
+    drawn = name in ("original fedpaq", "paper fedpaq", "original signsgd", "original evidence")
     assert np.array_equal(first.values(), other.values()) != drawn
     assert same_state(state, before)
     assert np.array_equal(delta, delta_before)

@@ -240,7 +240,7 @@ F0, F1 = bytes(4), struct.pack("<f", 1)
         (SHORT[:3] + b"\x71" + SHORT[4:], "unknown flags 0x71"),
         (body(bytes([0, 0]), bytes(36), b"!"), "1 bytes too many"),
         (body(bytes([0, 0]), bytes(35)), "truncated: a dense part takes 36 bytes, 35 are left"),
-        (body(bytes([0, 6]), bytes(36)), "unknown kind of part 0x06"),
+        (body(bytes([0, 7]), bytes(36)), "unknown kind of part 0x07"),
         (body(bytes([0, 8]), bytes(36)), "unknown kind of part 0x08"),  # a dense part that claims to be coded
         (body(varint(8), bytes(99)), "the number of parts is 8, not within 0 .. 7"),
         (body(varint(2**60), bytes(99)), "the number of parts is"),

@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedbiad.coding.multiples import get_multiples, put_multiples
 from fedbiad.coding.positions import Blocks, get_positions, put_positions
 from fedbiad.coding.sink import Sink
 from fedbiad.coding.source import Source
 from fedbiad.coding.values import get_bits, get_floats, get_levels, put_bits, put_floats, put_levels
 from fedbiad.errors import WireError
-from fedbiad.payloads import Dense, Half, Levels, Part, Payload, Signs, Sparse, Ternary
+from fedbiad.payloads import LARGEST, Dense, Half, Levels, Multiples, Part, Payload, Signs, Sparse, Ternary
 
-KINDS: tuple[type[Part], ...] = (Dense, Half, Sparse, Ternary, Signs, Levels)
+KINDS: tuple[type[Part], ...] = (Dense, Half, Sparse, Ternary, Signs, Levels, Multiples)
 """A part's kind is its place here: the lowest 3 bits of its first byte."""
 KIND_BITS = 3
 CODED, SECOND = 1, 2
 """How a part is coded, the bits above. Coded: positions by blocks, levels by their histogram, rare signs as positions.
 Second: the exponents of sparse values by their histogram; a magnitude comes before signs."""
-MODES = {Dense: 0, Half: 0, Sparse: CODED | SECOND, Ternary: CODED, Signs: CODED | SECOND, Levels: CODED}
+MODES = {
+    Dense: 0, Half: 0, Sparse: CODED | SECOND, Ternary: CODED, Signs: CODED | SECOND, Levels: CODED, Multiples: 0,
+}  # fmt: skip
 """The bits that mean something, by kind."""
 
-LARGEST = float(np.finfo(np.float32).max)
 MOST_STEPS = 0x7FFF
 PARTS_PER_PARAMETER = 4
 """A message may cut every parameter into this many parts; more are refused before they take memory."""
@@ -87,10 +89,8 @@ def _put_part(sink: Sink, part: Part, blocks: Blocks) -> int:
     match part:
         case Dense():
             sink.array(part.entries, "<f4")
-            return 0
         case Half():
             sink.array(part.entries, "<f2")
-            return 0
         case Sparse():
             _same_length(part.positions, part.entries)
             by_blocks = put_positions(sink, part.positions, blocks)
@@ -112,6 +112,9 @@ def _put_part(sink: Sink, part: Part, blocks: Blocks) -> int:
             sink.varint(part.steps)
             sink.float32(part.norm)
             return CODED * put_levels(sink, part.levels, part.steps)
+        case Multiples():
+            put_multiples(sink, part, blocks)
+    return 0
 
 
 def _same_length(positions: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
@@ -140,6 +143,10 @@ def _get_part(source: Source, first: int, size: int, blocks: Blocks) -> Part:
     if kind is Signs:
         common = _magnitude(source) if second else None
         return Signs(get_bits(source, size, coded, "signs"), common)
+    return get_multiples(source, size, blocks) if kind is Multiples else _levels(source, size, coded)
+
+
+def _levels(source: Source, size: int, coded: bool) -> Levels:
     steps = source.varint("the number of steps", MOST_STEPS, 1)
     norm = _magnitude(source)
     if float(norm) * steps > LARGEST:

@@ -36,7 +36,7 @@ def put_positions(sink: Sink, positions: IntArray, blocks: Blocks) -> bool:
     flat, blocked = sink.branch(), sink.branch()
     flat.varint(len(positions))
     put_subset(flat, positions, size)
-    for start, (rows, columns) in _starts(blocks):
+    for start, (rows, columns) in starts(blocks):
         inside = positions[np.searchsorted(positions, start) : np.searchsorted(positions, start + rows * columns)]
         _put_block(blocked, inside - start, rows, columns)
     by_blocks = blocked.bits() < flat.bits()
@@ -50,13 +50,14 @@ def get_positions(source: Source, blocks: Blocks, by_blocks: bool, room: int) ->
         size = sum(rows * columns for rows, columns in blocks)
         return get_subset(source, size, source.varint("the number of positions", min(size, room)))
     found: list[IntArray] = [np.zeros(0, dtype=np.int64)]
-    for start, (rows, columns) in _starts(blocks):
+    for start, (rows, columns) in starts(blocks):
         found.append(start + _get_block(source, rows, columns, room))
         room -= len(found[-1])
     return np.concatenate(found)
 
 
-def _starts(blocks: Blocks) -> Iterator[tuple[int, tuple[int, int]]]:
+def starts(blocks: Blocks) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Where each block begins among all entries, and its shape."""
     start = 0
     for rows, columns in blocks:
         yield start, (rows, columns)

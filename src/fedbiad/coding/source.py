@@ -30,6 +30,11 @@ class Source:
         """Plain bytes not yet read."""
         return len(self._data) - self._at
 
+    @property
+    def total(self) -> int:
+        """Bytes that hold what is not yet read: plain ones, and the whole range-coded stream."""
+        return self.left + len(self._coded)
+
     def split(self, coded: int) -> None:
         """The last `coded` bytes are the range-coded stream."""
         if coded > self.left:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fedbiad.compressors.base import Compressor, Segment
+from fedbiad.compressors.base import Compressor, Room, Segment
 from fedbiad.compressors.dgc import DGC
+from fedbiad.compressors.evidence import Evidence
 from fedbiad.compressors.fedpaq import FedPAQ
 from fedbiad.compressors.half import HalfPrecision
 from fedbiad.compressors.signsgd import SignSGD
@@ -15,6 +16,7 @@ COMPRESSORS: dict[str, Compressor] = {
     "fedpaq": FedPAQ(),
     "stc": STC(),
     "half": HalfPrecision(),
+    "evidence": Evidence(),
 }
 """Each as its own paper has it."""
 
@@ -26,4 +28,7 @@ PAPER: dict[str, Compressor] = {
 }
 """As the tables of the FedBIAD paper count them, where that differs."""
 
-__all__ = ["COMPRESSORS", "DGC", "PAPER", "STC", "Compressor", "FedPAQ", "HalfPrecision", "Segment", "SignSGD"]
+__all__ = [
+    "COMPRESSORS", "DGC", "PAPER", "STC", "Compressor", "Evidence", "FedPAQ", "HalfPrecision", "Room", "Segment",
+    "SignSGD",
+]  # fmt: skip

@@ -21,6 +21,10 @@ Per = Literal["tensor", "model"]
 """What is compressed as one: the kept entries of each parameter, or all of them."""
 
 
+MOST_BESIDES = 48
+"""Header, report and checksum of a message without a pattern are hardly longer."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """The kept entries of one parameter among all kept entries."""
@@ -29,11 +33,30 @@ class Segment:
     entries: slice
     dims: int
     """Axes of the parameter: 1 for a bias."""
+    rows: int = 1
+    """Kept length of the first axis, where there are more than one."""
 
     @property
     def size(self) -> int:
         """How many there are."""
         return int(self.entries.stop - self.entries.start)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a compressor may be told of the message that it fills, in bytes."""
+
+    dense: int
+    """FedAvg's message: all weights of the model as they are."""
+    besides: int
+    """What this message takes beside its parts: header, report, pattern, checksum."""
+    uplink: float | None = None
+    """Bytes a second on the client's own link."""
+
+    @staticmethod
+    def guessed(weights: int) -> Room:
+        """For a message that nothing is known of but how many weights the model has."""
+        return Room(4 * weights + MOST_BESIDES, MOST_BESIDES)
 
 
 @dataclass(frozen=True)
@@ -61,6 +84,10 @@ class Compressor:
         entries that are not kept stay as they are in `state`.
         """
         raise NotImplementedError
+
+    def for_message(self, room: Room) -> Compressor:
+        """The compressor for one message, where that matters."""
+        return self
 
     @property
     def vote_step(self) -> float | None:
