@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: run test check chromium readings results bench-peers kill-test fuzz clean
+.PHONY: run test check chromium readings results bench bench-peers kill-test fuzz clean
 
 run: .venv/installed
 	@$(BIN)/fedbiad data fetch mnist --if-missing
@@ -42,6 +42,13 @@ fuzz: .venv/installed
 readings: .venv/installed
 	$(BIN)/python scripts/readings.py run
 	$(BIN)/python scripts/readings.py render
+
+# the engine against itself (some minutes; the machine should be idle), then docs/performance.md
+bench: .venv/installed
+	@$(BIN)/fedbiad data fetch mnist --if-missing
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/lstm_step.py
+	$(BIN)/python benchmarks/page.py
 
 # the same work in other simulators, each in an environment of its own (4 GB, made once): a quarter of an hour
 bench-peers: .venv/installed

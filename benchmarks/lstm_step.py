@@ -1,22 +1,24 @@
 """One local step of the language model, as ratios in one run: every row group at p = 0.5, compact and masked.
 
-    python benchmarks/lstm_step.py [--words 10000] [--batch 4] [--bptt 20] [--repeat 7]
+    python benchmarks/lstm_step.py [--words 10000] [--shapes 4x20,20x35] [--repeat 7] [--out results/lstm.json]
 
-Variants are interleaved and the median of the repeats is taken, so a busy machine shifts all of them alike. `flop` is
+Variants are interleaved and the median of the repeats is taken, so a busy machine shifts all of them alike. `limit` is
 the time the step's multiplications alone would take at the speed of a large matrix product measured in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from timing import Work, interleaved, machine, spread
 
 from fedbiad import patterns
+from fedbiad.files import write_atomically
 from fedbiad.models import LSTM
 from fedbiad.training.batches import Batch
 from fedbiad.training.compact import CompactStep
@@ -29,38 +31,40 @@ CLIENTS = 1
 
 
 def main() -> None:
-    """Time every variant and print the table."""
+    """Time every variant at every shape, print the tables and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--words", type=int, default=10_000)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--bptt", type=int, default=20)
+    parser.add_argument("--shapes", default="4x20,20x35", help="sequences x tokens, comma-separated")
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=Path("results/lstm.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model = LSTM(arguments.words)
-    shape = (CLIENTS, arguments.batch, arguments.bptt)
-    batch = Batch(
-        torch.randint(0, arguments.words, shape), torch.randint(0, arguments.words, (CLIENTS, shape[1] * shape[2]))
-    )
-    steps: dict[str, Callable[[], object]] = {"fedavg": stepper(model, "units", 0.0, batch, CompactStep)}
+    found: dict[str, Any] = {"machine": machine(), "steps": {}}
+    for shape in arguments.shapes.split(","):
+        batch, bptt = map(int, shape.split("x"))
+        found["steps"][f"{batch} x {bptt}"] = measured(LSTM(arguments.words), batch, bptt, arguments.repeat)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.out, (json.dumps(found, indent=1) + "\n").encode())
+    print(f"\nwritten to {arguments.out}")
+
+
+def measured(model: LSTM, batch: int, bptt: int, repeats: int) -> dict[str, float]:
+    """Median seconds of every variant."""
+    words, shape = model.vocabulary, (CLIENTS, batch, bptt)
+    samples = Batch(torch.randint(0, words, shape), torch.randint(0, words, (CLIENTS, batch * bptt)))
+    steps: dict[str, Work] = {"fedavg": stepper(model, "lstm-units", 0.0, samples, CompactStep)}
     for kind in KINDS:
-        steps[f"{kind}, compact"] = stepper(model, kind, 0.5, batch, CompactStep)
-        steps[f"{kind}, masked"] = stepper(model, kind, 0.5, batch, MaskedStep)
-    steps["flop"] = products(model, shape[1] * shape[2])
-    times: dict[str, list[float]] = {label: [] for label in steps}
-    for _ in range(arguments.repeat + 1):
-        for label, step in steps.items():
-            began = time.perf_counter()
-            step()
-            times[label].append(time.perf_counter() - began)
-    median = {label: statistics.median(values[1:]) for label, values in times.items()}  # the first is a warm-up
-    full = median["fedavg"]
-    print(f"one step of {shape[1]} x {shape[2]} tokens, {arguments.words:,} words: fedavg {1e3 * full:.1f} ms = 1")
-    for label, value in median.items():
-        print(f"{label:28} {value / full:5.2f}")
+        steps[f"{kind}, compact"] = stepper(model, kind, 0.5, samples, CompactStep)
+        steps[f"{kind}, masked"] = stepper(model, kind, 0.5, samples, MaskedStep)
+    steps["limit"] = products(model, batch * bptt)
+    times = {label: spread(own)["median"] for label, own in interleaved(steps, repeats).items()}
+    print(f"\none step of {batch} x {bptt} tokens, {words:,} words: fedavg {1e3 * times['fedavg']:.1f} ms = 1")
+    for label, value in times.items():
+        print(f"{label:28} {value / times['fedavg']:5.2f}")
+    return times
 
 
-def stepper(model: LSTM, rows: str, p: float, batch: Batch, form: type[LocalStep]) -> Callable[[], object]:
+def stepper(model: LSTM, rows: str, p: float, batch: Batch, form: type[LocalStep]) -> Work:
     """A step on its own copy of the model."""
     layout = model.layout(rows)
     u = {name: value.unsqueeze(0).repeat(CLIENTS, *[1] * value.dim())
@@ -70,7 +74,7 @@ def stepper(model: LSTM, rows: str, p: float, batch: Batch, form: type[LocalStep
     return lambda: local.update(local.sample_weights(0), batch, {})
 
 
-def products(model: LSTM, tokens: int) -> Callable[[], object]:
+def products(model: LSTM, tokens: int) -> Work:
     """As many multiplications as a whole step needs (three passes over every matrix), in one large product."""
     weights = sum(shape[0] * shape[1] for name, shape in model.shapes.items() if len(shape) == 2 and "emb" not in name)
     side = round((3 * weights * tokens) ** (1 / 3))

@@ -56,6 +56,14 @@ class LocalTraining:
             raise PlanError([f"engine.form = {self.form!r} is not exact here: {obstacle}; use 'auto'"], "engine")
         return self.form, "asked for"
 
+    @property
+    def block(self) -> int:
+        """How many clients are best trained side by side: benchmarks/engine.py, benchmarks/lstm_step.py.
+
+        The fused form gains until its calls no longer count; others until a block's weights leave the caches.
+        """
+        return 50 if self.chosen[0] == "fused" else max(1, min(20, 16_000_000 // self.layout.num_weights))
+
     def trainer(self, received: Params, cohort: Cohort, data: LocalSamples, pattern: Pattern, noise: Noise) -> Trainer:
         """The block of clients at the start of a round; line 9 of Algorithm 1: U^{k,0} <- U_{r-1}."""
         scale, form = self.method.scale(self.layout, cohort), self.chosen[0]

@@ -169,10 +169,11 @@ def assemble(
     alike = vote is not None or method.weighting == "clients"
     blocks = BlockTraining(work, data, Channel(layout, run, compressor, engine.wire), alike, watched)
     store = MemoryStore(lambda: method.init_client(layout))
+    size = engine.block or work.block
     transport = (
-        InProcess(blocks, store, seed, engine.block)
+        InProcess(blocks, store, seed, size)
         if engine.workers == 1
-        else Workers(blocks, store, seed, engine.block, engine.workers)
+        else Workers(blocks, store, seed, size, engine.workers)
     )
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)

@@ -88,7 +88,8 @@ class EnginePlan:
     """How the work is done; up to rounding, and the count of skipped noise, none of it changes what comes out."""
 
     __pydantic_config__ = CLOSED
-    block: Count = 20
+    block: Count | None = None
+    """Clients trained side by side; None: what was measured to suit the model. Another size changes rounding alone."""
     form: Form = "auto"
     checkpoint_every: Count = 1
     threads: Count = 1

@@ -1,0 +1,161 @@
+"""docs/performance.md from the benchmarks' files in results/: `make bench` and `make bench-peers`, then this.
+
+    python benchmarks/page.py [--out docs/performance.md]
+
+The words are here, every number comes from a file; a part whose file is missing says how to make it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbiad.files import write_atomically
+
+RESULTS = Path("results")
+HEAD = """# Performance
+
+Written by `benchmarks/page.py` from `results/engine.json`, `results/lstm.json`, `results/peers.json` and
+`results/memory.json`. Every table is of one run in which its rows took turns, so that a busy spell hits all alike;
+medians, with the least and the most where there is room. Ratios carry over to other machines, milliseconds do not.
+"""
+
+
+def read(name: str) -> dict[str, Any] | None:
+    """A benchmark's file, if it was run."""
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def machine(found: dict[str, Any]) -> str:
+    """What it was measured on."""
+    own = found["machine"]
+    return f"{own['cpu']}, {own['cores']} cores, load {own['load']:.1f} when it began, torch {own['torch']}.\n"
+
+
+def milliseconds(found: dict[str, Any], first: str) -> str:
+    """A table of the engine's benchmark."""
+    rows = [
+        (label, f"{1e3 * own['median']:.1f}", f"{1e3 * own['least']:.1f} to {1e3 * own['most']:.1f}",
+         f"{own['ratio']:.2f}")
+        for label, own in found.items()
+    ]  # fmt: skip
+    return table((first, "ms a round", "least to most", "ratio"), rows)
+
+
+def peers() -> str:
+    """Against other simulators."""
+    text = """## Other simulators
+
+MLP 784-128-10 on MNIST, 1000 clients of 60 images, 100 a round, batches of 10, plain SGD, accuracy on the test set
+every tenth round; everyone has the same two cores and takes its own best setting of threads and workers.
+`make bench-peers` installs each in an environment of its own, gives all the same weights and clients, and checks that
+the accuracies agree.
+
+"""
+    found = read("peers")
+    if found is None:
+        return text + "Not measured yet: `make bench-peers`.\n"
+    own = found["machine"]
+    text += f"{own['cpu']}, {own['cores_used']} cores.\n"
+    for epochs in sorted({row["epochs"] for row in found["table"]}):
+        rows = [
+            (row["peer"], row["version"], " x ".join(map(str, row["setting"])), f"{row['median']:.2f}",
+             f"{row['lowest']:.2f} to {row['highest']:.2f}", f"{row['ratio']:.1f}")
+            for row in found["table"] if row["epochs"] == epochs
+        ]  # fmt: skip
+        text += f"\n{epochs} local epoch{'s' if epochs > 1 else ''}:\n\n"
+        text += table(
+            ("simulator", "version", "threads x workers", "rounds a second", "lowest to highest", "ours / it"), rows
+        )
+    agreed = found["agreement"]
+    if agreed:
+        each = ", ".join(f"{peer} {100 * value:.1f}" for peer, value in agreed["accuracies"].items())
+        text += f"\nAccuracy after round {agreed['round']} at {agreed['epochs']} epochs: {each}.\n"
+    for failure in found["failures"]:
+        text += f"\nFailed: {failure['peer']} ({failure['what']}).\n"
+    return text
+
+
+def engine() -> str:
+    """Against itself."""
+    found = read("engine")
+    if found is None:
+        return "## The engine against itself\n\nNot measured yet: `make bench`.\n"
+    text = f"""## The engine against itself
+
+The same work without evaluation, one thread, FedAvg unless said otherwise. {machine(found)}
+"""
+    for epochs in (1, 5):
+        own = found[f"forms, {epochs} epochs"]
+        text += f"\nForms of local training, {epochs} local epoch{'s' if epochs > 1 else ''}; "
+        text += f"fused runs at {own['fused']['of_limit']:.2f} of the limit that the plain form's multiplications "
+        text += f"set at {found['product_speed'] / 1e9:.0f} GFLOP/s (it needs fewer of them):\n\n"
+        text += milliseconds(own, "form")
+    titles = {
+        "methods": "Methods at p = 0.5, 5 epochs", "compressors": "Compressors, 5 epochs",
+        "block": "Clients of a block, 5 epochs", "clients": "Clients a round, 5 epochs, blocks of 10",
+        "width": "Hidden units, 5 epochs", "epochs": "Local epochs",
+        "workers, 1 epochs": "Worker processes, 1 epoch", "workers, 5 epochs": "Worker processes, 5 epochs",
+    }  # fmt: skip
+    for key, title in titles.items():
+        text += f"\n{title}:\n\n" + milliseconds(found[key], title.split(",")[0].split(" at ")[0].lower())
+    return text
+
+
+def language() -> str:
+    """The LSTM's step."""
+    found = read("lstm")
+    if found is None:
+        return "## A step of the language model\n\nNot measured yet: `make bench`.\n"
+    text = f"""## A step of the language model
+
+Embedding 300, LSTM 2 x 300, 10,000 words; one client, one thread, half of the rows of a kind dropped. The limit is the
+time of the step's multiplications at the speed of one large product. {machine(found)}
+"""
+    for shape, own in found["steps"].items():
+        full = own["fedavg"]
+        rows = [(label, f"{value / full:.2f}") for label, value in own.items()]
+        text += f"\n{shape} tokens, FedAvg {1e3 * full:.1f} ms = 1:\n\n" + table(("step", "ratio"), rows)
+    return text
+
+
+def memory() -> str:
+    """A million clients."""
+    found = read("memory")
+    text = "## Registered clients\n\n"
+    if found is None:
+        return text + "Not measured yet: `make bench`.\n"
+    rows = [
+        (f"{row['clients']:,}", f"{row['peak_mb']:.0f}", f"{row['peak_ratio']:.2f}",
+         f"{1e3 * row['round_seconds']:.1f}", f"{row['round_ratio']:.2f}")
+        for row in found["rows"]
+    ]  # fmt: skip
+    head = ("registered clients", "peak memory, MB", "ratio", "ms a round", "ratio")
+    return text + "FedBIAD, 100 clients a round, data in a memory-mapped file, states on disk.\n\n" + table(head, rows)
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/performance.md"))
+    arguments = parser.parse_args()
+    notes = RESULTS / "profile.md"
+    parts = [HEAD, peers(), engine(), language(), memory()]
+    parts += [notes.read_text()] if notes.exists() else []
+    write_atomically(arguments.out, "\n".join(parts).encode())
+    print(f"wrote {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
