@@ -69,9 +69,9 @@ def test_half_the_rows_are_half_the_products() -> None:
     assert work_of(FedDrop(dropout_rate=0.5), "auto").products == GRAM + THERE_AND_BACK // 2
 
 
-def test_adaptive_dropout_computes_only_rows_it_has_held() -> None:
+def test_adaptive_dropout_makes_the_other_rows_in_one_more_product() -> None:
     counted = work_of(METHODS["fedbiad"], "auto").products
-    assert GRAM + THERE_AND_BACK // 2 <= counted < GRAM + 0.8 * THERE_AND_BACK
+    assert GRAM + THERE_AND_BACK // 2 <= counted <= GRAM + 0.75 * THERE_AND_BACK  # up is half in any case
 
 
 def test_the_compact_form_computes_only_held_rows() -> None:

@@ -58,14 +58,16 @@ class DualTrainer:
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned stays in A."""
         self.pattern = pattern
-        for k, new in enumerate(pattern & ~self._known):
+        for k in np.flatnonzero((pattern & ~self._known).any(1)).tolist():
+            # who changes rows once does so again: then all that are left are made in one product
+            new = ~self._known[k] if self._known[k].any() else pattern[k]
             if new.all():
                 torch.addmm(self.u[B1][k], self.x[k], self.u[W1][k].T, out=self.p[self.parts[k]])
-            elif new.any():
+            else:
                 rows = torch.from_numpy(np.flatnonzero(new))
                 own = torch.addmm(self.u[B1][k][rows], self.x[k], self.u[W1][k][rows].T)
                 self.p[self.parts[k]].index_copy_(1, rows, own)
-        self._known |= pattern
+            self._known[k] |= new
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         """Iterations `first` up to `last`; the trend looks at the losses of their mini-batches."""
