@@ -24,8 +24,9 @@ def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weigh
     """total[rows] += weight change: matrices, of which `change` has only these rows."""
     w = total.dtype.type(weight)
     for i in range(len(rows)):
-        for j in range(total.shape[1]):
-            total[rows[i], j] += w * change[i, j]
+        row = total[rows[i]]
+        for j in range(len(row)):
+            row[j] += w * change[i, j]
 
 
 @strict

@@ -52,22 +52,14 @@ class DualTrainer:
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
-        self._known = np.zeros((clients, units), dtype=np.bool_)
+        for k, part in enumerate(self.parts):
+            # of all rows, held or not: picking some of them out would cost what it saves
+            torch.addmm(u[B1][k], self.x[k], u[W1][k].T, out=self.p[part])
         self.set_pattern(pattern)
 
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned stays in A."""
         self.pattern = pattern
-        for k in np.flatnonzero((pattern & ~self._known).any(1)).tolist():
-            # who changes rows once does so again: then all that are left are made in one product
-            new = ~self._known[k] if self._known[k].any() else pattern[k]
-            if new.all():
-                torch.addmm(self.u[B1][k], self.x[k], self.u[W1][k].T, out=self.p[self.parts[k]])
-            else:
-                rows = torch.from_numpy(np.flatnonzero(new))
-                own = torch.addmm(self.u[B1][k][rows], self.x[k], self.u[W1][k][rows].T)
-                self.p[self.parts[k]].index_copy_(1, rows, own)
-            self._known[k] |= new
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         """Iterations `first` up to `last`; the trend looks at the losses of their mini-batches."""
