@@ -44,17 +44,9 @@ def make(directory: Path, steps: Sequence[Sequence[str]], say: Callable[[str], N
     say(f"making the environment {directory.name}")
     shutil.rmtree(directory, ignore_errors=True)
     _checked([sys.executable, "-m", "venv", str(directory)], directory.name)
-    pip = [
-        str(interpreter(directory)),
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--quiet",
-        "--no-compile",
-    ]
+    pip = [str(interpreter(directory)), "-m", "pip", "--disable-pip-version-check"]
     for step in steps:
-        _checked([*pip, *step], directory.name)
+        _checked([*pip, "install", "--quiet", "--no-compile", *step], directory.name)
     if any(TORCH in step for step in steps):
         _check_torch(directory)
     write_atomically(ready, wanted)
