@@ -58,6 +58,8 @@ class Experiment:
     seed: int
     evaluate_every: int = 1
     top: int = 1
+    threads: int = 1
+    """That judge U side by side: the workers rest meanwhile."""
 
     @property
     def notes(self) -> list[str]:
@@ -86,7 +88,7 @@ class Experiment:
             began = time.perf_counter()
             due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - LAST
             due = due and self.data.eval_size > 0
-            metrics = evaluate(self.model, outcome.u, self.data.evaluation(), self.top) if due else None
+            metrics = evaluate(self.model, outcome.u, self.data.evaluation(), self.top, self.threads) if due else None
             counted = outcome.tally.record()
             totals = {way: _added(so_far, counted[way]) for way, so_far in totals.items()}
             yield (
@@ -176,7 +178,7 @@ def assemble(
         else Workers(blocks, store, seed, size, engine.workers)
     )
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
-    return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)
+    return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top, engine.workers)
 
 
 def local_training(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -21,21 +22,38 @@ class Metrics(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: Model, u: Params, batches: Iterable[Batch], top: int = 1) -> Metrics:
-    """Judge parameters U on labelled samples [1, samples, ...], batch by batch; sequences may run on between them."""
+def evaluate(model: Model, u: Params, batches: Iterable[Batch], top: int = 1, threads: int = 1) -> Metrics:
+    """Judge parameters U on labelled samples [1, samples, ...], batch by batch; sequences may run on between them.
+
+    Batches that do not follow on each other are judged by several `threads`; the sums keep their order.
+    """
     params = {name: value.unsqueeze(0) for name, value in u.items()}
     memory = Memory()
-    loss, right, first, samples = 0.0, 0.0, 0.0, 0.0
-    for batch in batches:
-        if batch.continues is not None:
-            memory.only_where(batch.continues)
-        outputs = model.forward(params, batch.inputs, {}, WHOLE, None if batch.continues is None else memory)[0]
-        targets = batch.targets[0]
-        weight = torch.ones(len(targets)) if batch.weight is None else batch.weight[0]
-        nll = torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
-        loss += float((nll.double() * weight).sum())
-        likeliest = outputs.topk(min(top, outputs.shape[1]), dim=1).indices == targets[:, None]
-        right += float((likeliest.any(1) * weight).sum())
-        first += float((likeliest[:, 0] * weight).sum())
-        samples += float(weight.sum())
+    found: list[tuple[float, float, float, float]] = []
+    with ThreadPoolExecutor(threads if model.compacts else 1) as pool:  # a user's module may not stand several
+        apart: list[Future[tuple[float, float, float, float]]] = []
+        for batch in batches:
+            if batch.continues is None:
+                apart.append(pool.submit(_judge, model, params, batch, top, None))
+            else:
+                memory.only_where(batch.continues)
+                found.append(_judge(model, params, batch, top, memory))
+        found += [judged.result() for judged in apart]
+    loss, right, first, samples = (sum(column) for column in zip(*found, strict=True))
     return Metrics(loss / samples, right / samples, first / samples)
+
+
+@torch.no_grad()
+def _judge(
+    model: Model, params: Params, batch: Batch, top: int, memory: Memory | None
+) -> tuple[float, float, float, float]:
+    """Sums over one batch: loss, answers among the k likeliest, answers that are the likeliest, samples."""
+    outputs = model.forward(params, batch.inputs, {}, WHOLE, memory)[0]
+    targets = batch.targets[0]
+    weight = torch.ones(len(targets)) if batch.weight is None else batch.weight[0]
+    nll = torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+    likeliest = outputs.topk(min(top, outputs.shape[1]), dim=1).indices == targets[:, None]
+    return (
+        float((nll.double() * weight).sum()), float((likeliest.any(1) * weight).sum()),
+        float((likeliest[:, 0] * weight).sum()), float(weight.sum()),
+    )  # fmt: skip
