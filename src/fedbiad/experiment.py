@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from fedbiad.aggregation import MajorityVote
 from fedbiad.arrays import IntArray, Params, ServerState
 from fedbiad.client import LocalTraining
 from fedbiad.compressors import Compressor
-from fedbiad.data import FederatedData, federate, text
+from fedbiad.data import FederatedData, MappedData, federate, text
 from fedbiad.data import load as load_data
 from fedbiad.data.base import ClientData
 from fedbiad.data.language import LanguageData, federate_text
@@ -107,7 +109,7 @@ class Experiment:
             )
 
 
-def build(plan: Plan, data: FederatedData | LanguageData | None = None) -> Experiment:
+def build(plan: Plan, data: FederatedData | LanguageData | MappedData | None = None) -> Experiment:
     """Load the data of a plan (unless given) and assemble it."""
     data = data or load_federated(plan)
     model = build_model(plan, data)
@@ -120,9 +122,14 @@ def build(plan: Plan, data: FederatedData | LanguageData | None = None) -> Exper
     )  # fmt: skip
 
 
-def load_federated(plan: Plan) -> FederatedData | LanguageData:
+def load_federated(plan: Plan) -> FederatedData | LanguageData | MappedData:
     """The data of a plan, spread over its clients."""
     settings = plan.data
+    if settings.path is not None:
+        mapped = MappedData(Path(settings.path), plan.evaluate_on)
+        if mapped.num_clients != settings.clients:
+            raise DataError(f"{settings.path} has {mapped.num_clients} clients, not data.clients = {settings.clients}")
+        return mapped
     if settings.name in CORPORA:
         corpus = text.load(settings.name, words=settings.vocabulary, cased=settings.cased,
                            collection=settings.collection, users=settings.clients)  # fmt: skip
@@ -140,13 +147,15 @@ def build_lstm(plan: Plan) -> LSTM:
     return LSTM(plan.data.vocabulary or 1, plan.model.embedding, plan.model.hidden[0], plan.model.layers)
 
 
-def build_model(plan: Plan, data: FederatedData | LanguageData) -> Model:
+def build_model(plan: Plan, data: FederatedData | LanguageData | MappedData) -> Model:
     """The plan's model, its ends fitted to the data."""
     if isinstance(data, LanguageData):
         return build_lstm(plan)
-    channels, side = data.inputs.shape[1], data.inputs.shape[2]
     if plan.model.name == "mlp":
-        return MLP(data.inputs[0].numel(), tuple(plan.model.hidden), data.classes)
+        return MLP(math.prod(data.sample_shape), tuple(plan.model.hidden), data.classes)
+    if len(data.sample_shape) != 3 or data.sample_shape[1] != data.sample_shape[2]:
+        raise DataError(f"the cnn reads images [channels, side, side], not {list(data.sample_shape)}; use the mlp")
+    channels, side = data.sample_shape[:2]
     if side % 4:
         raise DataError(f"the cnn pools twice: image side {side} is not a multiple of 4; set data.image_size")
     return CNN(side, plan.model.filters, plan.model.hidden[0], data.classes, channels)
@@ -195,7 +204,8 @@ def local_training(
 def _often_selected(seed: int, clients: int, selected: int, rounds: int) -> int:
     """The client selected most often in the first rounds."""
     chosen = [select_clients(seed, r, clients, selected) for r in range(1, min(rounds, WATCHED_ROUNDS) + 1)]
-    return int(np.bincount(np.concatenate(chosen)).argmax())
+    seen, times = np.unique(np.concatenate(chosen), return_counts=True)
+    return int(seen[times.argmax()])
 
 
 def _added(so_far: Record, more: Record) -> Record:
