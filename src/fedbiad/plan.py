@@ -98,6 +98,8 @@ class EnginePlan:
     """Processes that train blocks of clients side by side, one thread each; the result is the same to the bit."""
     wire: bool = False
     """Send every message through its real bytes; the counts are the same either way."""
+    store: Literal["memory", "disk"] = "memory"
+    """Where clients' states are between rounds; on disk they are in the run directory."""
 
 
 @dataclass(frozen=True)
