@@ -1,6 +1,6 @@
 """Kill runs with SIGKILL at random moments, resume them, and compare with undisturbed runs bit for bit.
 
-    kill_test.py --kills 100 [--seed 0] [--plans digits,mnist]
+    kill_test.py --kills 100 [--seed 0] [--plans digits,disk,mnist]
 
 Every plan runs once undisturbed. Then, again and again: start it in a fresh directory, kill it after a random time,
 resume, kill again ..., until it ends. Model, scores of every client and rounds.jsonl (times aside) must be the same.
@@ -25,12 +25,16 @@ PLANS = {
     "digits": [
         "digits", "--set", "rounds=12", "--set", "methods.fedbiad.stage_boundary=8", "--set", "method=fedbiad+dgc",
     ],
+    "disk": [
+        "digits", "--set", "rounds=12", "--set", "method=feddrop+dgc", "--set", "engine.store=disk",
+        "--set", "engine.checkpoint_every=2", "--set", "engine.form=compact",
+    ],
     "mnist": [
         "mnist", "--set", "rounds=6", "--set", "data.clients=400", "--set", "methods.fedbiad.stage_boundary=4",
         "--set", "training.selected=20", "--set", "engine.checkpoint_every=2",
     ],
 }  # fmt: skip
-ROUNDS = {"digits": 12, "mnist": 6}
+ROUNDS = {"digits": 12, "disk": 12, "mnist": 6}
 
 
 def main() -> None:
@@ -38,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plans", default="digits,mnist")
+    parser.add_argument("--plans", default="digits,disk,mnist")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedbiad-kill-") as scratch:
         kills = kill_until(arguments.kills, arguments.plans.split(","), random.Random(arguments.seed), Path(scratch))

@@ -22,14 +22,14 @@ import torch
 
 from fedbiad.arrays import Params, ServerState
 from fedbiad.files import write_atomically
-from fedbiad.state import MemoryStore
+from fedbiad.state import Store
 
 States = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round: U_r, the server's state, and those of all clients seen (as `MemoryStore.dump` gives)."""
+    """The state after a round: U_r, the server's state, and those of all clients seen (as `Store.dump` gives)."""
 
     round: int
     u: Params
@@ -55,7 +55,7 @@ class Checkpoints:
         self._last: _File | None = None
         self._added = 0
 
-    def save(self, round_: int, u: Params, server: ServerState, store: MemoryStore) -> Path:
+    def save(self, round_: int, u: Params, server: ServerState, store: Store) -> Path:
         """Write a checkpoint, whole or what changed since the last one, then drop files no longer needed."""
         changed = store.dump(changed=True)
         weight = _weight(changed)
@@ -153,7 +153,7 @@ def _weight(states: States) -> int:
     return sum(value.nbytes for value in states.values())
 
 
-def _weight_of_all(store: MemoryStore, changed: States) -> int:
+def _weight_of_all(store: Store, changed: States) -> int:
     """Bytes of all clients' states: all are alike."""
     return 0 if not changed else _weight(changed) * len(store) // len(changed["clients"])
 

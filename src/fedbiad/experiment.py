@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +20,7 @@ from fedbiad.aggregation import MajorityVote
 from fedbiad.arrays import IntArray, Params, ServerState
 from fedbiad.client import LocalTraining
 from fedbiad.compressors import Compressor
-from fedbiad.data import FederatedData, federate, text
+from fedbiad.data import FederatedData, MappedData, federate, text
 from fedbiad.data import load as load_data
 from fedbiad.data.base import ClientData
 from fedbiad.data.language import LanguageData, federate_text
@@ -31,6 +34,7 @@ from fedbiad.rows import Layout
 from fedbiad.sending import Channel
 from fedbiad.server import RoundOutcome, Server, select_clients
 from fedbiad.state import MemoryStore
+from fedbiad.state_files import FileStore
 from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
 from fedbiad.transports.block import BlockTraining
@@ -71,8 +75,9 @@ class Experiment:
         return [f"{len(left_out)} clients have less text than one window and are left out: {some}"]
 
     def close(self) -> None:
-        """End what the transport started."""
+        """End what the transport started and the store needs."""
         self.transport.close()
+        self.transport.store.close()
 
     def initial(self) -> Params:
         """U_0."""
@@ -109,8 +114,10 @@ class Experiment:
             )
 
 
-def build(plan: Plan, data: FederatedData | LanguageData | None = None) -> Experiment:
-    """Load the data of a plan (unless given) and assemble it."""
+def build(
+    plan: Plan, data: FederatedData | LanguageData | MappedData | None = None, states: Path | None = None
+) -> Experiment:
+    """Load the data of a plan (unless given) and assemble it; `states` is where clients' states go, if to disk."""
     data = data or load_federated(plan)
     model = build_model(plan, data)
     method, compressor = plan.resolved()
@@ -118,13 +125,18 @@ def build(plan: Plan, data: FederatedData | LanguageData | None = None) -> Exper
     return assemble(
         method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, plan.selected_clients,
         plan.evaluate_every, compressor, plan.network, plan.watch, int.from_bytes(run, "little"),
-        plan.top,
+        plan.top, states,
     )  # fmt: skip
 
 
-def load_federated(plan: Plan) -> FederatedData | LanguageData:
+def load_federated(plan: Plan) -> FederatedData | LanguageData | MappedData:
     """The data of a plan, spread over its clients."""
     settings = plan.data
+    if settings.path is not None:
+        mapped = MappedData(Path(settings.path), plan.evaluate_on)
+        if mapped.num_clients != settings.clients:
+            raise DataError(f"{settings.path} has {mapped.num_clients} clients, not data.clients = {settings.clients}")
+        return mapped
     if settings.name in CORPORA:
         corpus = text.load(settings.name, words=settings.vocabulary, cased=settings.cased,
                            collection=settings.collection, users=settings.clients)  # fmt: skip
@@ -142,13 +154,15 @@ def build_lstm(plan: Plan) -> LSTM:
     return LSTM(plan.data.vocabulary or 1, plan.model.embedding, plan.model.hidden[0], plan.model.layers)
 
 
-def build_model(plan: Plan, data: FederatedData | LanguageData) -> Model:
+def build_model(plan: Plan, data: FederatedData | LanguageData | MappedData) -> Model:
     """The plan's model, its ends fitted to the data."""
     if isinstance(data, LanguageData):
         return build_lstm(plan)
-    channels, side = data.inputs.shape[1], data.inputs.shape[2]
     if plan.model.name == "mlp":
-        return MLP(data.inputs[0].numel(), tuple(plan.model.hidden), data.classes)
+        return MLP(math.prod(data.sample_shape), tuple(plan.model.hidden), data.classes)
+    if len(data.sample_shape) != 3 or data.sample_shape[1] != data.sample_shape[2]:
+        raise DataError(f"the cnn reads images [channels, side, side], not {list(data.sample_shape)}; use the mlp")
+    channels, side = data.sample_shape[:2]
     if side % 4:
         raise DataError(f"the cnn pools twice: image side {side} is not a multiple of 4; set data.image_size")
     return CNN(side, plan.model.filters, plan.model.hidden[0], data.classes, channels)
@@ -158,6 +172,7 @@ def assemble(
     method: Method, model: Model, data: ClientData, training: TrainingPlan, engine: EnginePlan, rounds: int,
     seed: int, selected: int, evaluate_every: int = 1, compressor: Compressor | None = None,
     network: Network | None = None, watch: int | None = None, run: int = 0, top: int = 1,
+    states: Path | None = None,
 ) -> Experiment:  # fmt: skip
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
     if training.dropout and not model.dropout_sites:
@@ -170,7 +185,8 @@ def assemble(
     vote = None if share is None else MajorityVote(share * training.learning_rate)
     alike = vote is not None or method.weighting == "clients"
     blocks = BlockTraining(work, data, Channel(layout, run, compressor, engine.wire), alike, watched)
-    store = MemoryStore(lambda: method.init_client(layout))
+    fresh = partial(method.init_client, layout)
+    store = FileStore(fresh, states) if engine.store == "disk" else MemoryStore(fresh)
     size = engine.block or work.block
     transport = (
         InProcess(blocks, store, seed, size)
@@ -200,7 +216,8 @@ def local_training(
 def _often_selected(seed: int, clients: int, selected: int, rounds: int) -> int:
     """The client selected most often in the first rounds."""
     chosen = [select_clients(seed, r, clients, selected) for r in range(1, min(rounds, WATCHED_ROUNDS) + 1)]
-    return int(np.bincount(np.concatenate(chosen)).argmax())
+    seen, times = np.unique(np.concatenate(chosen), return_counts=True)
+    return int(seen[times.argmax()])
 
 
 def _added(so_far: Record, more: Record) -> Record:
@@ -256,7 +273,7 @@ class SimulationResult:
 def simulate(
     *,
     model: nn.Module | Model,
-    clients: Sequence[tuple[Tensor, Tensor]],
+    clients: Sequence[tuple[Tensor, Tensor]] | MappedData,
     test: tuple[Tensor, Tensor] | None = None,
     layout: Layout | None = None,
     method: str | Method = "fedbiad",
@@ -271,6 +288,7 @@ def simulate(
     evaluate_every: int = 1,
     threads: int = 1,
     workers: int = 1,
+    store: Literal["memory", "disk"] = "memory",
     on_round: Callable[[Record], None] | None = None,
 ) -> SimulationResult:
     """Train your own model on your own clients: (inputs, class labels) each, judged on `test` after every round.
@@ -279,24 +297,28 @@ def simulate(
     option `rows` does not apply then. `selected` is a share (1.0: all) or a number of clients (1: one) a round. Torch
     works with `threads` threads meanwhile: more than one pays only for large models on idle cores. `workers` processes
     train blocks of clients side by side, to the same result; a script that asks for more than one must guard its main
-    part with `if __name__ == "__main__":`.
+    part with `if __name__ == "__main__":`. Too many clients for memory: a `MappedData`, which brings its own test
+    samples, and `store="disk"`, which keeps what clients remember in a temporary directory.
     """
     training = TrainingPlan(learning_rate, iterations, batch, selected, server_step, dropout)
-    count = selected_count(selected, len(clients))
+    registered = clients.num_clients if isinstance(clients, MappedData) else len(clients)
+    count = selected_count(selected, registered)
     problems = key_problems_of(training)
     if rounds < 1:
         problems.append(f"rounds: should be at least 1, not {rounds}")
-    if clients and count > len(clients):
-        problems.append(f"selected = {count} clients a round, but {len(clients)} exist")
+    if registered and count > registered:
+        problems.append(f"selected = {count} clients a round, but {registered} exist")
     named = resolve(method, 0.5, {}, {}) if isinstance(method, str) else (method, None, key_problems_of(method))
     chosen, compressor, problems = named[0], named[1], problems + named[2]
     if problems or chosen is None:
         raise PlanError(problems, "simulate")
-    data = _own_data(clients, test)
+    if isinstance(clients, MappedData) and test is not None:
+        raise DataError("a MappedData brings its own test samples; leave `test` out")
+    data = clients if isinstance(clients, MappedData) else _own_data(clients, test)
+    engine = EnginePlan(workers=workers, store=store)
     experiment = assemble(
-        chosen, _own_model(model, layout), data, training, EnginePlan(workers=workers), rounds, seed, count,
-        evaluate_every, compressor,
-    )  # fmt: skip
+        chosen, _own_model(model, layout), data, training, engine, rounds, seed, count, evaluate_every, compressor
+    )
     records, u = [], experiment.initial()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -6,7 +6,11 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+from fedbiad.errors import DataError
 
 DRAFT = ".draft-"
 
@@ -23,6 +27,25 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def write_directory(path: Path) -> Iterator[Path]:
+    """A new directory to fill: it is at `path` once everything in it is there and durable, or not at all."""
+    if path.exists():
+        raise DataError(f"{path} is already there; remove it, or choose another place")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{DRAFT}{secrets.token_hex(8)}")
+    draft.mkdir()
+    try:
+        yield draft
+        for file in draft.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        draft.rename(path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
         raise
 
 

@@ -39,7 +39,7 @@ class DataPlan:
     """Which data, and how they are spread over the clients."""
 
     __pydantic_config__ = CLOSED
-    name: Literal["mnist", "fmnist", "digits", "ptb", "wikitext2", "reddit"]
+    name: Literal["mnist", "fmnist", "digits", "ptb", "wikitext2", "reddit", "mapped"]
     clients: Count
     partition: Literal["labels", "cyclic", "dirichlet", "iid", "users"] = "labels"
     labels_per_client: Count = 5
@@ -53,6 +53,8 @@ class DataPlan:
     """Whether clients read their text in order, the state carried from one window to the next."""
     cased: bool = False
     collection: Literal["college", "pushshift"] = "college"
+    path: str | None = None
+    """The directory of clients of your own (`name = "mapped"`)."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class EnginePlan:
     """Processes that train blocks of clients side by side, one thread each; the result is the same to the bit."""
     wire: bool = False
     """Send every message through its real bytes; the counts are the same either way."""
+    store: Literal["memory", "disk"] = "memory"
+    """Where clients' states are between rounds; on disk they are in the run directory."""
 
 
 @dataclass(frozen=True)
@@ -291,9 +295,13 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     if text != recurrent:
         problems.append(f"model.name = {model.get('name', 'mlp')!r} does not fit data.name = {data.get('name')!r}: "
                         "an lstm reads text, the others read images")  # fmt: skip
-    dealt, wanted = data.get("partition", "labels"), {"reddit": ["users"]}.get(str(data.get("name")), ["iid"])
-    if (dealt not in wanted) if text else dealt == "users":
-        kinds = " or ".join(wanted) if text else "labels, cyclic, dirichlet or iid"
+    own = data.get("name") == "mapped"
+    if own != ("path" in data):
+        problems.append("data.path is missing: the directory of the clients" if own else
+                        "data.path is for clients of your own: data.name = 'mapped'")  # fmt: skip
+    dealt, users = data.get("partition", "labels"), own or data.get("name") == "reddit"
+    if (dealt not in (["users"] if users else ["iid"])) if text or own else dealt == "users":
+        kinds = "users" if users else "iid" if text else "labels, cyclic, dirichlet or iid"
         problems.append(f"data.partition = {dealt!r}: {data.get('name')} is dealt out by {kinds}")
     if text and "vocabulary" not in data:
         problems.append("data.vocabulary is missing: the number of words")

@@ -19,8 +19,8 @@ from fedbiad.experiment import Record
 from fedbiad.files import append_line, remove_drafts, write_atomically
 from fedbiad.plan import Plan, from_dict, to_toml
 
-PLAN, VERSIONS, ROUNDS, SUMMARY, CHECKPOINTS, LOCK = (
-    "plan.toml", "versions.json", "rounds.jsonl", "summary.json", "checkpoints", "lock",
+PLAN, VERSIONS, ROUNDS, SUMMARY, CHECKPOINTS, LOCK, STATES = (
+    "plan.toml", "versions.json", "rounds.jsonl", "summary.json", "checkpoints", "lock", "states",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from fedbiad.examples import next_words
 from fedbiad.experiment import Experiment, Record, build, summarise
 from fedbiad.models import LSTM
 from fedbiad.plan import Plan
-from fedbiad.rundir import RunDir, check_free
+from fedbiad.rundir import STATES, RunDir, check_free
 
 OnRound = Callable[[Record], None]
 Stop = Callable[[], bool]
@@ -36,7 +36,7 @@ def start(
 ) -> Record:
     """Run a plan from the beginning in a new directory; returns the summary. Data are loaded before it is made."""
     check_free(path)
-    experiment = build(plan)
+    experiment = build(plan, states=path / STATES)
     for note in experiment.notes:
         warn(note)
     with _writing(path, "nothing was begun: free some space, then start again"):
@@ -53,7 +53,7 @@ def resume(path: Path, on_round: OnRound, stop: Stop = lambda: False, warn: Call
     plan = directory.plan()
     for change in directory.changed_versions():
         warn(f"{change} since the run was started: results may differ in the last bits")
-    return _run(directory, plan, build(plan), on_round, stop, warn)
+    return _run(directory, plan, build(plan, states=path / STATES), on_round, stop, warn)
 
 
 def _run(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,27 @@ class States:
     remembered: dict[int, ClientState]
 
 
-class MemoryStore:
+class Shelf(Protocol):
+    """What holds the states of the clients seen, by client."""
+
+    def get(self, client: int, /) -> ClientState | None: ...
+
+    def __getitem__(self, client: int, /) -> ClientState: ...
+
+    def __setitem__(self, client: int, state: ClientState, /) -> None: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+
+class Store:
     """States of the clients seen so far; `fresh` makes the state of one never seen."""
 
-    def __init__(self, fresh: Callable[[], ClientState]) -> None:
-        self._fresh = fresh
-        self._states: dict[int, ClientState] = {}
+    def __init__(self, fresh: Callable[[], ClientState], states: Shelf) -> None:
+        self._fresh, self._states = fresh, states
         self._changed: set[int] = set()
 
     def __len__(self) -> int:
@@ -64,9 +80,14 @@ class MemoryStore:
         With `changed`, only of the clients whose state was put since `clean`.
         """
         ids = sorted(self._changed if changed else self._states)
-        if not ids or not self._states[ids[0]]:
+        first = self._states[ids[0]] if ids else {}
+        if not first:
             return {}
-        parts = {name: np.stack([self._states[k][name] for k in ids]) for name in self._states[ids[0]]}
+        parts = {name: np.empty((len(ids), *part.shape), part.dtype) for name, part in first.items()}
+        for i, client in enumerate(ids):
+            state = self._states[client]  # read once where states are in files
+            for name, part in parts.items():
+                part[i] = state[name]
         return {"clients": np.array(ids, dtype=np.int64), **parts}
 
     def clean(self) -> None:
@@ -77,5 +98,17 @@ class MemoryStore:
         """Take over what `dump` gave."""
         names = [name for name in dumped if name != "clients"]
         ids = dumped["clients"].tolist() if dumped else []
-        self._states = {int(k): {name: dumped[name][i].copy() for name in names} for i, k in enumerate(ids)}
+        self._states.clear()
+        for i, client in enumerate(ids):
+            self._states[client] = {name: dumped[name][i].copy() for name in names}
         self._changed.clear()
+
+    def close(self) -> None:
+        """End what the store needs outside this process."""
+
+
+class MemoryStore(Store):
+    """All states in memory."""
+
+    def __init__(self, fresh: Callable[[], ClientState]) -> None:
+        super().__init__(fresh, {})

@@ -72,7 +72,7 @@ def total_input_data(round_: int, iterations: int, sizes: Sequence[int] | npt.ND
     """
     if len(sizes) == 0:
         raise ValueError("sizes must name the data of at least 1 client")
-    return round_ * iterations * int(min(sizes))
+    return round_ * iterations * int(np.min(sizes))
 
 
 def _check(S: float, m: float, B: float) -> None:

@@ -163,6 +163,11 @@ class FederatedData:
         """How many samples each client holds."""
         return np.diff(self.starts)
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of the inputs of one sample."""
+        return tuple(self.inputs.shape[1:])
+
     def span(self, client: int) -> slice:
         """Where one client's samples stand in the pool."""
         return slice(int(self.starts[client]), int(self.starts[client + 1]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedbiad.cohort import Cohort
-from fedbiad.state import MemoryStore
+from fedbiad.state import Store
 from fedbiad.transports.base import Request, Updates
 from fedbiad.transports.block import BlockTraining
 
@@ -16,7 +16,7 @@ class InProcess:
     """`block` clients side by side on a leading axis; their states are kept in `store`."""
 
     training: BlockTraining
-    store: MemoryStore
+    store: Store
     seed: int
     block: int = 20
 

@@ -22,7 +22,7 @@ from fedbiad.aggregation import Total
 from fedbiad.arrays import Params
 from fedbiad.cohort import Cohort
 from fedbiad.errors import RunError
-from fedbiad.state import MemoryStore, States
+from fedbiad.state import States, Store
 from fedbiad.transports.base import Request, Updates
 from fedbiad.transports.block import BlockTraining
 
@@ -43,7 +43,7 @@ class _Sums:
 class Workers:
     """`workers` processes; clients' states are kept in `store`, in this one."""
 
-    def __init__(self, training: BlockTraining, store: MemoryStore, seed: int, block: int, workers: int) -> None:
+    def __init__(self, training: BlockTraining, store: Store, seed: int, block: int, workers: int) -> None:
         self.training, self.store, self.seed, self.block, self.workers = training, store, seed, block, workers
         self._u: Params = {}
         self._slots: list[Params] = []
