@@ -48,6 +48,7 @@ bench: .venv/installed
 	@$(BIN)/fedbiad data fetch mnist --if-missing
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/lstm_step.py
+	$(BIN)/python benchmarks/memory.py --store disk --out results/memory.json
 	$(BIN)/python benchmarks/page.py
 
 # the same work in other simulators, each in an environment of its own (4 GB, made once): a quarter of an hour

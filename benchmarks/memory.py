@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from timing import machine
 
 from fedbiad.data import Scaling, write_mapped_pool
 from fedbiad.data.mnist import Arrays, read_mnist
@@ -60,7 +61,8 @@ def main() -> None:
             lines.append(in_a_process(directory, count, arguments.rounds, arguments.store))
             show(lines[-1], lines[0])
     if arguments.out:
-        write_atomically(arguments.out, (json.dumps(lines, indent=2) + "\n").encode())
+        told = {"machine": machine(), "rows": lines}
+        write_atomically(arguments.out, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def write(directory: Path, count: int) -> None:
