@@ -17,6 +17,7 @@ from fedbiad.arrays import IntArray, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.compare import percent
 from fedbiad.compressors import COMPRESSORS, Compressor
+from fedbiad.errors import UpdateError
 from fedbiad.experiment import build_lstm, build_model, load_federated, local_training
 from fedbiad.methods import METHODS, Method, RowDropout
 from fedbiad.models import Model
@@ -124,7 +125,10 @@ def nominal(plan: Plan, name: str, model: Model, sizes: IntArray | None = None) 
 
 
 def _upload_row(plan: Plan, name: str, model: Model, sizes: IntArray | None) -> list[str]:
-    found = nominal(plan, name, model, sizes)
+    try:
+        found = nominal(plan, name, model, sizes)
+    except UpdateError:  # a byte budget that this model's messages do not fit
+        return [name, "-", "-", "-", "-", "does not fit its budget"]
     full = sum(math.prod(shape) for shape in model.shapes.values()) * VALUE_BITS / 8
     about = "" if found.exact else "about "
     kept = f"{about}{found.rows_kept:,.0f} of {found.rows:,}"

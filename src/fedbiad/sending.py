@@ -19,7 +19,7 @@ from fedbiad.arrays import ClientState, IntArray, Params, Pattern
 from fedbiad.client import Trained
 from fedbiad.cohort import Cohort
 from fedbiad.compressors.base import Compressor, Segment
-from fedbiad.errors import WireError
+from fedbiad.errors import UpdateError, WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage
 from fedbiad.payloads import VALUE_BITS, Dense, Float32, Payload
 from fedbiad.rows import Layout
@@ -98,14 +98,13 @@ class Channel:
         members, changes, replies = [], [], []
         remembered: dict[int, ClientState] = {}
         for i in usable.tolist():
-            reply, learned = self._reply(cohort, trained, i, senders)
-            size = wire.reply_size(self.layout, reply, _row(cohort, i))
-            if self.wired:
-                try:
-                    reply = self._through_the_wire(reply, cohort, i)
-                except WireError as error:
-                    failed[trained.ids[i]] = str(error)
-                    continue
+            try:
+                reply, learned = self._reply(cohort, trained, i, senders)
+                size = wire.reply_size(self.layout, reply, _row(cohort, i))
+                reply = self._through_the_wire(reply, cohort, i) if self.wired else reply
+            except (UpdateError, WireError) as error:
+                failed[trained.ids[i]] = str(error)
+                continue
             if learned:
                 remembered[trained.ids[i]] = learned
             members.append(i)
