@@ -184,7 +184,9 @@ def assemble(
     share = None if compressor is None else compressor.vote_step
     vote = None if share is None else MajorityVote(share * training.learning_rate)
     alike = vote is not None or method.weighting == "clients"
-    blocks = BlockTraining(work, data, Channel(layout, run, compressor, engine.wire), alike, watched)
+    network = network or Network()
+    channel = Channel(layout, run, compressor, engine.wire, network)
+    blocks = BlockTraining(work, data, channel, alike, watched)
     fresh = partial(method.init_client, layout)
     store = FileStore(fresh, states) if engine.store == "disk" else MemoryStore(fresh)
     size = engine.block or work.block
@@ -193,7 +195,7 @@ def assemble(
         if engine.workers == 1
         else Workers(blocks, store, seed, size, engine.workers)
     )
-    server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
+    server = Server(method, layout, seed, selected, training.server_step, network, vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top, engine.workers)
 
 

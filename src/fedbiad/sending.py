@@ -18,9 +18,10 @@ from fedbiad.aggregation import Total, sum_block
 from fedbiad.arrays import ClientState, IntArray, Params, Pattern
 from fedbiad.client import Trained
 from fedbiad.cohort import Cohort
-from fedbiad.compressors.base import Compressor, Segment
+from fedbiad.compressors.base import Compressor, Room, Segment
 from fedbiad.errors import UpdateError, WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage
+from fedbiad.network import Network
 from fedbiad.payloads import VALUE_BITS, Dense, Float32, Payload
 from fedbiad.rows import Layout
 from fedbiad.transports.base import Counts
@@ -60,6 +61,8 @@ class Channel:
     """Tells the messages of one run from those of another."""
     compressor: Compressor | None = None
     wired: bool = False
+    network: Network | None = None
+    """The clients' links, for compressors that look at them."""
 
     # ------------------------------------------------------------------ down
 
@@ -159,9 +162,17 @@ class Channel:
         if self.compressor is None:
             return Payload((Dense(change[where]),), difference=True), {}
         state = senders.remembered.get(cohort.ids[i]) or self.compressor.init_client(self.layout.num_weights)
-        return self.compressor.compress(
+        return self.compressor.for_message(self._room(cohort, trained, i, senders.samples[i])).compress(
             change[where], where, segments(self.layout, sent), state, cohort.round, cohort.stream(i, "compression")
         )
+
+    def _room(self, cohort: Cohort, trained: Trained, i: int, samples: int) -> Room:
+        """What the compressor of one client may know of its message."""
+        client, report = cohort.ids[i], _report(trained, i)
+        whole = wire.dense_reply_size(cohort.round, client, samples, None, self.layout.num_weights, report)
+        besides = wire.dense_reply_size(cohort.round, client, samples, _told(cohort, trained, i), 0, report)
+        uplink = None if self.network is None else 1.0 / float(self.network.upload_seconds(client, 1, cohort.seed))
+        return Room(whole, besides, uplink)
 
     def _through_the_wire(self, reply: ReplyMessage, cohort: Cohort, i: int) -> ReplyMessage:
         assigned = _row(cohort, i)
