@@ -10,6 +10,9 @@ import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 
+# All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
+# than when it comes from the cache, and rounds differently.
+
 # sums may be reordered for vector units, but infinities and NaN must stay visible
 _MATHS = {"contract", "reassoc", "nsz", "arcp"}
 
@@ -53,7 +56,7 @@ def train(
         _put(own_w, rows, w[k])
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, forceinline=True)
 def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
     """The columns `rows` of `full`, side by side."""
     for i in range(len(full)):
@@ -61,7 +64,7 @@ def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
             held[i, j] = full[i, rows[j]]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, forceinline=True)
 def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
     """Back into `full`."""
     for i in range(len(full)):
@@ -69,7 +72,7 @@ def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
             full[i, rows[j]] = held[i, j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@numba.njit(cache=True, nogil=True, forceinline=True, fastmath=_MATHS, error_model="numpy")
 def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
     """b <- b - the sum of e over the batch; e then takes the scale on, for the weights."""
     for c in range(len(b)):
@@ -80,7 +83,7 @@ def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
         b[c] -= moved
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@numba.njit(cache=True, nogil=True, forceinline=True, fastmath=_MATHS, error_model="numpy")
 def _forward(
     p: FloatArray, gram: FloatArray, a: FloatArray, h: FloatArray, chosen: IntArray, size: int, held: int
 ) -> None:
@@ -114,7 +117,7 @@ def _forward(
             h[r, j] = max(h[r, j], zero)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@numba.njit(cache=True, nogil=True, forceinline=True, fastmath=_MATHS, error_model="numpy")
 def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, scale: float, held: int) -> None:
     """scale h W^T + b."""
     zero = h.dtype.type(0)
@@ -136,7 +139,7 @@ def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, sca
             logits[r, c] = s0 * scale + b[c]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@numba.njit(cache=True, nogil=True, forceinline=True, fastmath=_MATHS, error_model="numpy")
 def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
     """The mean loss; logits become rate times its gradient with respect to them."""
     batch, classes = e.shape
@@ -161,7 +164,7 @@ def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> 
     return mean
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_MATHS, error_model="numpy")
+@numba.njit(cache=True, nogil=True, forceinline=True, fastmath=_MATHS, error_model="numpy")
 def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
     """A <- A - [h > 0] (e W) at the chosen samples, then W <- W - e^T h."""
     zero = h.dtype.type(0)
