@@ -35,6 +35,7 @@ from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
 from fedbiad.transports.block import BlockTraining
 from fedbiad.transports.inprocess import InProcess
+from fedbiad.transports.ray_cluster import RayCluster
 from fedbiad.transports.workers import Workers
 
 Record = dict[str, Any]
@@ -52,7 +53,7 @@ class Experiment:
 
     model: Model
     data: ClientData
-    transport: InProcess | Workers
+    transport: InProcess | Workers | RayCluster
     server: Server
     rounds: int
     seed: int
@@ -169,13 +170,19 @@ def assemble(
     alike = vote is not None or method.weighting == "clients"
     blocks = BlockTraining(work, data, Channel(layout, run, compressor, engine.wire), alike, watched)
     store = MemoryStore(lambda: method.init_client(layout))
-    transport = (
-        InProcess(blocks, store, seed, engine.block)
-        if engine.workers == 1
-        else Workers(blocks, store, seed, engine.block, engine.workers)
-    )
+    transport = _transport(engine, blocks, store, seed)
     server = Server(method, layout, seed, selected, training.server_step, network or Network(), vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top)
+
+
+def _transport(
+    engine: EnginePlan, training: BlockTraining, store: MemoryStore, seed: int
+) -> InProcess | Workers | RayCluster:
+    if engine.transport == "ray":
+        return RayCluster(training, store, seed, engine.block, engine.address)
+    if engine.workers > 1:
+        return Workers(training, store, seed, engine.block, engine.workers)
+    return InProcess(training, store, seed, engine.block)
 
 
 def local_training(
