@@ -231,10 +231,12 @@ def _connect(ray: Any, address: str | None) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # a wrong address, a timeout, another version: Ray has no class of its own for them
         why = str(error).strip().partition("\n")[0]
+        if address is None:
+            raise RunError(f"Ray cannot be started on this machine: {why}") from None
         raise RunError(
-            f"no Ray cluster at {address or 'this machine'}: {why}; start one with `ray start --head`, "
+            f"no Ray cluster at {address}: {why}; start one with `ray start --head`, "
             "or leave the address out for one of this machine alone"
         ) from None
     finally:
