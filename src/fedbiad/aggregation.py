@@ -70,7 +70,7 @@ class SumTree:
     _stack: list[tuple[int, Total]] = field(default_factory=list)
 
     def push(self, total: Total, blocks: int = 1) -> None:
-        """The next total; of several blocks already added up, if these are a whole branch of the tree."""
+        """The next total; of several blocks already added up, if these are a whole branch of the tree or its end."""
         while self._stack and self._stack[-1][0] == blocks:
             before, earlier = self._stack.pop()
             total, blocks = earlier + total, before + blocks

@@ -51,6 +51,17 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. training.learning_rate=0.05. Repeatable."),
 ]
+TransportOption = Annotated[
+    str | None,
+    typer.Option(metavar="local|ray", help="Where clients are trained: on this machine, or on a Ray cluster."),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address", metavar="ADDRESS",
+        help="A running Ray cluster: host:port, ray://host:port or auto; without it one of this machine is started.",
+    ),
+]  # fmt: skip
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
@@ -69,10 +80,12 @@ def run(
     plan: PlanArgument,
     settings: SetOption = None,
     out: Annotated[Path | None, typer.Option(help="Directory of the run \\[default: runs/PLAN-METHOD-seedS].")] = None,
+    transport: TransportOption = None,
+    address: AddressOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Run a plan and write every round to a run directory."""
-    chosen = _load(plan, settings)
+    chosen = _load(plan, [*(settings or []), *_engine_settings(transport, address)])
     _warn(plans.warnings(chosen))
     path = out or _unused(Path("runs") / safe_name(f"{chosen.name}-{chosen.method}-seed{chosen.seed}"))
     torch.set_num_threads(chosen.engine.threads)
@@ -83,14 +96,18 @@ def run(
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")], quiet: QuietOption = False
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    transport: TransportOption = None,
+    address: AddressOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Go on with a run that was stopped or killed, to the same result bit for bit."""
     found = RunDir.open(directory)
     chosen = found.plan()
     torch.set_num_threads(chosen.engine.threads)
     with Reporter(f"{chosen.name} {chosen.method}", chosen.rounds, len(found.records()), quiet) as reporter:
-        summary = runner.resume(directory, reporter, _stop_on_ctrl_c(), lambda text: _warn([text]))
+        changes = _engine_changes(transport, address)
+        summary = runner.resume(directory, reporter, _stop_on_ctrl_c(), lambda text: _warn([text]), changes)
     _show_summary(summary, directory, quiet)
 
 
@@ -106,10 +123,13 @@ def compare(
                                              "\\[default: runs/compare-PLAN].")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one core each.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    transport: TransportOption = None,
+    address: AddressOption = None,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
     """Run several methods with several seeds and show them side by side."""
-    base = _load(plan, [*(settings or []), *([f"rounds={rounds}"] if rounds else [])])
+    chosen = [*(settings or []), *_engine_settings(transport, address)]
+    base = _load(plan, [*chosen, *([f"rounds={rounds}"] if rounds else [])])
     variants = _each_method(base, methods)
     for label, variant in variants.items():
         _warn([f"{label}: {warning}" for warning in plans.warnings(variant)])
@@ -251,6 +271,15 @@ def _load(plan: str, settings: list[str] | None) -> Plan:
     if wrong:
         raise PlanError([f"{key!r} is not KEY=VALUE" for key in wrong], "--set")
     return plans.load(plan, {key.strip(): value.strip() for key, _, value in pairs})
+
+
+def _engine_changes(transport: str | None, address: str | None) -> dict[str, str]:
+    given = {"transport": transport, "address": address}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _engine_settings(transport: str | None, address: str | None) -> list[str]:
+    return [f"engine.{key}={value}" for key, value in _engine_changes(transport, address).items()]
 
 
 def _each_method(base: Plan, methods: str) -> dict[str, Plan]:

@@ -121,7 +121,9 @@ def _launch(cell: Cell, scratch: Path) -> tuple[subprocess.Popen[bytes], Path]:
     name = cell.path.name
     log = scratch / f"{name}.log"
     if (cell.path / PLAN).exists():
-        arguments = ["resume", str(cell.path)]
+        engine = cell.plan.engine
+        address = [] if engine.address is None else ["--ray-address", engine.address]
+        arguments = ["resume", str(cell.path), "--transport", engine.transport, *address]
     else:
         plan = scratch / f"{name}.toml"
         plan.write_text(to_toml(cell.plan))

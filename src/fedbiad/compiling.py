@@ -21,7 +21,11 @@ if _features.get("avx512bf16") and "NUMBA_CPU_FEATURES" not in os.environ:
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
-strict = cast("Callable[[Loop], Loop]", numba.njit(cache=True, nogil=True))
+_kept: Any = {"cache": True, "nogil": True}
 # infinities and NaN must stay visible
-_maths = {"contract", "reassoc", "nsz", "arcp"}
-fast = cast("Callable[[Loop], Loop]", numba.njit(cache=True, nogil=True, fastmath=_maths, error_model="numpy"))
+_fast: Any = {**_kept, "fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy"}
+strict = cast("Callable[[Loop], Loop]", numba.njit(**_kept))
+fast = cast("Callable[[Loop], Loop]", numba.njit(**_fast))
+strict_part = cast("Callable[[Loop], Loop]", numba.njit(**_kept, forceinline=True))
+part = cast("Callable[[Loop], Loop]", numba.njit(**_fast, forceinline=True))
+"""Parts become one function with their caller."""

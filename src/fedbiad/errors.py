@@ -10,6 +10,8 @@ FedbiadError
 └── WireError        a message is damaged, of another run or round, or says what cannot be
 """
 
+from __future__ import annotations
+
 
 class FedbiadError(Exception):
     """Something the user can mend; shown without a traceback, exit code 2."""
@@ -19,9 +21,13 @@ class PlanError(FedbiadError):
     """Every problem of a plan at once."""
 
     def __init__(self, problems: list[str], where: str = "plan") -> None:
-        self.problems = problems
+        self.problems, self.where = problems, where
         lines = "".join(f"\n  - {problem}" for problem in problems)
         super().__init__(f"{where}: {len(problems)} problem{'s' if len(problems) != 1 else ''}{lines}")
+
+    def __reduce__(self) -> tuple[type[PlanError], tuple[list[str], str]]:
+        """The same error in another process, not a message taken for a list."""
+        return PlanError, (self.problems, self.where)
 
 
 class DataError(FedbiadError):

@@ -33,12 +33,13 @@ from fedbiad.plan_problems import key_problems_of, resolve
 from fedbiad.rows import Layout
 from fedbiad.sending import Channel
 from fedbiad.server import RoundOutcome, Server, select_clients
-from fedbiad.state import MemoryStore
+from fedbiad.state import MemoryStore, Store
 from fedbiad.state_files import FileStore
 from fedbiad.theory import total_input_data
 from fedbiad.training.evaluate import evaluate
 from fedbiad.transports.block import BlockTraining
 from fedbiad.transports.inprocess import InProcess
+from fedbiad.transports.ray_cluster import RayCluster
 from fedbiad.transports.workers import Workers
 
 Record = dict[str, Any]
@@ -56,7 +57,7 @@ class Experiment:
 
     model: Model
     data: ClientData
-    transport: InProcess | Workers
+    transport: InProcess | Workers | RayCluster
     server: Server
     rounds: int
     seed: int
@@ -188,15 +189,21 @@ def assemble(
     channel = Channel(layout, run, compressor, engine.wire, network)
     blocks = BlockTraining(work, data, channel, alike, watched)
     fresh = partial(method.init_client, layout)
-    store = FileStore(fresh, states) if engine.store == "disk" else MemoryStore(fresh)
-    size = engine.block or work.block
-    transport = (
-        InProcess(blocks, store, seed, size)
-        if engine.workers == 1
-        else Workers(blocks, store, seed, size, engine.workers)
-    )
+    store: Store = FileStore(fresh, states) if engine.store == "disk" else MemoryStore(fresh)
+    transport = _transport(engine, blocks, store, seed)
     server = Server(method, layout, seed, selected, training.server_step, network, vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top, engine.workers)
+
+
+def _transport(
+    engine: EnginePlan, training: BlockTraining, store: Store, seed: int
+) -> InProcess | Workers | RayCluster:
+    block = engine.block or training.work.block
+    if engine.transport == "ray":
+        return RayCluster(training, store, seed, block, engine.address)
+    if engine.workers > 1:
+        return Workers(training, store, seed, block, engine.workers)
+    return InProcess(training, store, seed, block)
 
 
 def local_training(

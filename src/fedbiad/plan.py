@@ -97,6 +97,10 @@ class EnginePlan:
     threads: Count = 1
     workers: Count = 1
     """Processes that train blocks of clients side by side, one thread each; the result is the same to the bit."""
+    transport: Literal["local", "ray"] = "local"
+    """Where blocks are trained: on this machine, or on every CPU of a Ray cluster."""
+    address: str | None = None
+    """Of a running Ray cluster: host:port, ray://host:port or "auto"; None: one of this machine alone is started."""
     wire: bool = False
     """Send every message through its real bytes; the counts are the same either way."""
     store: Literal["memory", "disk"] = "memory"
@@ -220,6 +224,11 @@ def warnings(plan: Plan) -> list[str]:
     found = []
     if type(plan.training.selected) is int and plan.training.selected == 1:
         found.append("training.selected = 1 is one client a round; 1.0 would be all of them")
+    engine = plan.engine
+    if engine.transport == "ray" and engine.workers > 1:
+        found.append(f"engine.workers = {engine.workers} has no effect on Ray, which uses every CPU of its cluster")
+    if engine.transport == "local" and engine.address is not None:
+        found.append(f"engine.address = {engine.address!r} has no effect without engine.transport = 'ray'")
     method = plan.resolved_method()
     if isinstance(method, FedBIAD):
         V, tau = plan.training.iterations, method.interval

@@ -19,7 +19,8 @@ from fedbiad.compare import Cell
 from fedbiad.errors import PlanError
 from fedbiad.files import safe_name, write_atomically
 from fedbiad.plan import Plan, load, to_dict
-from fedbiad.rundir import CHECKPOINTS, RunDir, versions
+from fedbiad.rundir import CHECKPOINTS, RunDir
+from fedbiad.versions import versions
 
 TUNING_SEED = 0
 TIMING_ROUNDS = 7

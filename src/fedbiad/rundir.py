@@ -5,11 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from fedbiad.errors import RunDirError
 from fedbiad.experiment import Record
 from fedbiad.files import append_line, remove_drafts, write_atomically
 from fedbiad.plan import Plan, from_dict, to_toml
+from fedbiad.versions import versions
 
 PLAN, VERSIONS, ROUNDS, SUMMARY, CHECKPOINTS, LOCK, STATES = (
     "plan.toml", "versions.json", "rounds.jsonl", "summary.json", "checkpoints", "lock", "states",
@@ -130,13 +129,6 @@ def check_free(path: Path) -> None:
     foreign = [name for name in present if name not in (VERSIONS, LOCK, CHECKPOINTS) and not name.startswith(".")]
     if foreign:
         raise RunDirError(f"{path} is not empty ({foreign[0]}); choose another --out")
-
-
-def versions() -> dict[str, str]:
-    """The software that decides the last bit of a result."""
-    names = ("fedbiad", "torch", "numpy")
-    found = {name: metadata.version(name) for name in names}
-    return {**found, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def _line(record: Record) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from fedbiad.errors import RunDirError, RunError
 from fedbiad.examples import next_words
 from fedbiad.experiment import Experiment, Record, build, summarise
 from fedbiad.models import LSTM
-from fedbiad.plan import Plan
+from fedbiad.plan import Plan, to_dict
 from fedbiad.rundir import STATES, RunDir, check_free
 
 OnRound = Callable[[Record], None]
@@ -44,13 +44,23 @@ def start(
     return _run(directory, plan, experiment, on_round, stop)
 
 
-def resume(path: Path, on_round: OnRound, stop: Stop = lambda: False, warn: Callable[[str], None] = print) -> Record:
-    """Go on with a run to the same end, bit for bit, that it would have had undisturbed; returns the summary."""
+def resume(
+    path: Path,
+    on_round: OnRound,
+    stop: Stop = lambda: False,
+    warn: Callable[[str], None] = print,
+    engine: Mapping[str, str] | None = None,
+) -> Record:
+    """Go on with a run to the same end, bit for bit, that it would have had undisturbed; returns the summary.
+
+    `engine` overrides keys of the plan's table: how the work is done from now on.
+    """
     directory = RunDir.open(path)
     finished = directory.summary()
     if finished is not None:
         return finished
     plan = directory.plan()
+    plan = plan.replace(engine={**to_dict(plan)["engine"], **(engine or {})})
     for change in directory.changed_versions():
         warn(f"{change} since the run was started: results may differ in the last bits")
     return _run(directory, plan, build(plan, states=path / STATES), on_round, stop, warn)

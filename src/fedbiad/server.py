@@ -48,7 +48,7 @@ class Server:
                 arrived = time.perf_counter()
                 tally.add(updates)
                 if updates.total is not None:
-                    sums.push(updates.total)
+                    sums.push(updates.total, updates.blocks)
                 tally.aggregation += time.perf_counter() - arrived
             finishing = time.perf_counter()
             if sums.empty or (total := sums.finish()).weight == 0:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.compiling import fast, strict
+from fedbiad.compiling import fast, part, strict, strict_part
+
+# All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
+# than when it comes from the cache, and rounds differently.
 
 
 @fast
@@ -54,7 +57,7 @@ def train(
             _put(own_w, rows, w[k])
 
 
-@strict
+@strict_part
 def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
     """The columns `rows` of `full`, side by side."""
     for i in range(len(full)):
@@ -62,7 +65,7 @@ def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
             held[i, j] = full[i, rows[j]]
 
 
-@strict
+@strict_part
 def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
     """Back into `full`."""
     for i in range(len(full)):
@@ -70,7 +73,7 @@ def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
             full[i, rows[j]] = held[i, j]
 
 
-@fast
+@part
 def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
     """b <- b - the sum of e over the batch; e then takes the scale on, for the weights."""
     for c in range(len(b)):
@@ -81,7 +84,7 @@ def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
         b[c] -= moved
 
 
-@fast
+@part
 def _forward(
     p: FloatArray, gram: FloatArray, a: FloatArray, h: FloatArray, chosen: IntArray, size: int, held: int
 ) -> None:
@@ -115,7 +118,7 @@ def _forward(
             h[r, j] = max(h[r, j], zero)
 
 
-@fast
+@part
 def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, scale: float, held: int) -> None:
     """scale h W^T + b."""
     zero = h.dtype.type(0)
@@ -137,7 +140,7 @@ def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, sca
             logits[r, c] = s0 * scale + b[c]
 
 
-@fast
+@part
 def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
     """The mean loss; logits become rate times its gradient with respect to them."""
     batch, classes = e.shape
@@ -162,7 +165,7 @@ def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> 
     return mean
 
 
-@fast
+@part
 def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
     """A <- A - [h > 0] (e W) at the chosen samples, then W <- W - e^T h."""
     zero = h.dtype.type(0)

@@ -71,6 +71,8 @@ class Updates:
     noise_drawn: int = 0
     noise_weights: int = 0
     watched: Watched | None = None
+    blocks: int = 1
+    """How many blocks `total` sums: this one and those before it, which come without."""
 
     def without_sums(self) -> Updates:
         """What is told about it, without what was sent."""
