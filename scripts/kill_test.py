@@ -27,7 +27,7 @@ PLANS = {
     ],
     "disk": [
         "digits", "--set", "rounds=12", "--set", "method=feddrop+dgc", "--set", "engine.store=disk",
-        "--set", "engine.checkpoint_every=2", "--set", "engine.form=compact",
+        "--set", "engine.checkpoint_every=2",
     ],
     "mnist": [
         "mnist", "--set", "rounds=6", "--set", "data.clients=400", "--set", "methods.fedbiad.stage_boundary=4",
