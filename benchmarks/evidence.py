@@ -2,8 +2,8 @@
 
     python benchmarks/evidence.py [--plans fmnist,ptb] [--rounds 1,5] [--clients 0,3] [--repeat 10] [--kept 0]
 
-Sizes and variances for steps of 16, 64 and 256 mean changes; then times, in CPU seconds of one thread, as ratios to the
-local training of the same clients in the same run. `--kept 10000` checks as many budgets on random updates.
+Sizes and variances for steps of 16, 64 and 256 mean changes; times as ratios to local training, by turns in one run;
+how often chance makes a message too long; what duels cancel. `--kept 10000` checks as many budgets on random updates.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import prod
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ from fedbiad.coding.values import entropy_bits
 from fedbiad.compressors import Evidence, Room, Segment
 from fedbiad.compressors.duels import masses, rounded
 from fedbiad.compressors.evidence import CEILING
-from fedbiad.experiment import Experiment, build
+from fedbiad.data import FederatedData
+from fedbiad.experiment import Experiment, build, load_federated
 from fedbiad.messages import ReplyMessage, Report
 from fedbiad.payloads import Dense, Float32, Multiples, Payload
 from fedbiad.rows import Layout
@@ -42,18 +43,18 @@ SETTINGS = {"fmnist": {"training.learning_rate": "0.12", "training.server_step":
 STEPS = (16, 64, 256)
 BUDGETS = (0.002, 0.005, 0.01)
 RUN = 1
+SAMPLED = 500_000
+"""Weights whose variances the least rate is worked out from."""
 Blocks = list[tuple[int, int]]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client changed in one round, and the CPU seconds it trained."""
+    """What one client changed in one round."""
 
     round: int
     client: int
     delta: Float32
-    seconds: float
 
 
 def main() -> None:
@@ -63,33 +64,36 @@ def main() -> None:
     parser.add_argument("--rounds", default="1,5")
     parser.add_argument("--clients", default="0,3")
     parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--draws", type=int, default=50, help="draws of each update for what depends on chance")
     parser.add_argument("--kept", type=int, default=0, help="random updates whose budget is checked")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     numbers = [[int(n) for n in text.split(",")] for text in (arguments.rounds, arguments.clients)]
     for name in arguments.plans.split(","):
-        plan = plans.load(name, {"method": "fedavg", "engine.block": "1", **SETTINGS.get(name, {})})
-        experiment = build(plan)
-        updates = recorded(experiment, *numbers)
+        plan = plans.load(name, {"method": "fedavg", **SETTINGS.get(name, {})})
+        data = load_federated(plan)
+        updates = recorded(build(plan, data), *numbers)
+        experiment = build(plan.replace(engine={"block": 1}), data)
         sizes(name, experiment.server.layout, updates)
-        times(name, experiment.server.layout, updates, arguments.repeat)
+        times(name, experiment, updates, arguments.repeat)
+        retried(name, experiment.server.layout, updates, arguments.draws)
+        if name == "fmnist":
+            cancelled(experiment, updates, arguments.draws)
     if arguments.kept:
         budgets(arguments.kept)
 
 
 def recorded(experiment: Experiment, rounds: Sequence[int], clients: Sequence[int]) -> list[Update]:
-    """The updates of these clients in these rounds of FedAvg, each client trained alone."""
+    """The updates of these clients in these rounds of FedAvg."""
     layout, u, found = experiment.server.layout, experiment.initial(), []
     outcomes = experiment.server.aggregate(experiment.transport, u, 0, max(rounds))
     for round_ in range(1, max(rounds) + 1):
         if round_ in rounds:
             full = flatten(layout, u)
             for client in clients:
-                began = time.process_time()
                 (updates,) = experiment.transport.exchange(Request(round_, u, (client,)))
-                seconds = time.process_time() - began
                 trained = flatten(layout, {name: value[0] for name, value in updates.u.items()})
-                found.append(Update(round_, client, trained - full, seconds))
+                found.append(Update(round_, client, trained - full))
         if round_ < max(rounds):
             u = next(outcomes).u
     return found
@@ -121,7 +125,8 @@ def sizes(name: str, layout: Layout, updates: Sequence[Update]) -> None:
             real = sink.plain_size() + len(sink.coded())
             exact = update.delta.astype(np.float64)
             noise = added_variance(exact, float(step))
-            least = least_rate(model_variances(exact, blocks), noise) / weights
+            every = max(weights // SAMPLED, 1)  # of millions of weights a sample will do
+            least = every * least_rate(model_variances(exact, blocks)[::every], noise / every) / weights
             planned, by_rows = multiples_bits(part, blocks) / 8, row_code_bits(part, blocks) / 8
             relative = noise / float(np.square(exact).sum())
             lines.append((len(part.positions), real, real / planned, real / by_rows, least, relative))
@@ -159,26 +164,41 @@ def model_variances(delta: FloatArray, blocks: Blocks) -> FloatArray:
 # ---------------------------------------------------------------------- time
 
 
-def times(name: str, layout: Layout, updates: Sequence[Update], repeat: int) -> None:
-    """Print compressing, encoding and decoding as shares of the local training of the same clients."""
-    training = statistics.median(update.seconds for update in updates)
-    print(f"{name}: shares of {1000 * training:.1f} ms of local training, one client alone")
-    print(f"{'budget':>9} {'of it':>7} {'compress':>9} {'encode':>9} {'decode':>9} {'enc + dec':>9} {'all':>9}")
+def times(name: str, experiment: Experiment, updates: Sequence[Update], repeat: int) -> None:
+    """Print compressing, encoding and decoding as shares of local training, all of them by turns in one run."""
+    layout, u, training = experiment.server.layout, experiment.initial(), []
+    work: dict[float, list[tuple[Callable[[], object], ...]]] = {budget: [] for budget in BUDGETS}
+    used: dict[float, list[float]] = {budget: [] for budget in BUDGETS}
+    for budget, update in product(BUDGETS, updates):
+        compress, dense = prepared(layout, update, budget)
+        message = ReplyMessage(RUN, update.round, update.client, 60, None, compress(), Report(0.5))
+        data = wire.encode_reply(layout, message)
+        wire.decode_reply(data, layout, RUN)  # compiled by now
+        encode, decode = partial(wire.encode_reply, layout, message), partial(wire.decode_reply, data, layout, RUN)
+        work[budget].append((compress, encode, decode))
+        used[budget].append(len(data) / (budget * dense))
+    spent: dict[float, list[list[float]]] = {budget: [] for budget in BUDGETS}
+    for i in range(repeat):
+        training.append(seconds(lambda i=i: list(experiment.transport.exchange(Request(1, u, (i,))))))  # type: ignore[misc]
+        for budget, jobs in work.items():
+            spent[budget] += [[seconds(job) for job in own] for own in jobs]
+    alone = statistics.median(training)
+    print(f"{name}: shares of local training, one client alone, {1000 * alone:.1f} ms; {repeat} repeats, CPU time")
+    print(f"{'budget':>9} {'of it':>7} {'compress':>9} {'encode':>9} {'decode':>9} {'enc + dec':>9}")
     for budget in BUDGETS:
-        spent, used = [], []
-        for update in updates[: max(len(updates) // 2, 1)]:
-            compressor, reply = prepared(layout, update, budget)
-            payload, packing = timed(compressor, repeat)
-            message = ReplyMessage(RUN, update.round, update.client, 60, None, payload, Report(0.5))
-            data, encoding = timed(partial(wire.encode_reply, layout, message), repeat)
-            _, decoding = timed(partial(wire.decode_reply, data, layout, RUN), repeat)
-            spent.append((packing, encoding, decoding, encoding + decoding, packing + encoding + decoding))
-            used.append(len(data) / (budget * reply))
-        shares = " ".join(f"{share:9.3f}" for share in np.mean(spent, axis=0) / training)
-        print(f"{budget:9} {np.mean(used):7.3f} {shares}", flush=True)
+        compress_, encode_, decode_ = np.median(spent[budget], axis=0) / alone
+        shares = " ".join(f"{share:9.3f}" for share in (compress_, encode_, decode_, encode_ + decode_))
+        print(f"{budget:9} {np.mean(used[budget]):7.3f} {shares}", flush=True)
 
 
-def prepared(layout: Layout, update: Update, budget: float) -> tuple[Callable[[], Payload], int]:
+def seconds(job: Callable[[], object]) -> float:
+    """CPU seconds of one call."""
+    began = time.process_time()
+    job()
+    return time.process_time() - began
+
+
+def prepared(layout: Layout, update: Update, budget: float, key: int = 0) -> tuple[Callable[[], Payload], int]:
     """What compresses an update as the channel would, and the bytes of FedAvg's message."""
     segments, start = [], 0
     for (rows, columns), (param, shape) in zip(blocks_of(layout), layout.shapes.items(), strict=True):
@@ -190,19 +210,47 @@ def prepared(layout: Layout, update: Update, budget: float) -> tuple[Callable[[]
     compressor, where = Evidence(budget=budget).for_message(room), np.arange(start)
 
     def compress() -> Payload:
-        return compressor.compress(update.delta, where, segments, {}, 1, np.random.default_rng(update.client))[0]
+        return compressor.compress(update.delta, where, segments, {}, 1, np.random.default_rng(key))[0]
 
     return compress, room.dense
 
 
-def timed(work: Callable[[], Result], repeat: int) -> tuple[Result, float]:
-    """The result and the median CPU seconds, after a first time that compiles."""
-    result, spent = work(), []
-    for _ in range(repeat):
-        began = time.process_time()
-        result = work()
-        spent.append(time.process_time() - began)
-    return result, statistics.median(spent)
+# ---------------------------------------------------------------------- chance
+
+
+def retried(name: str, layout: Layout, updates: Sequence[Update], draws: int) -> None:
+    """Print how often chance makes a message too long, so that it is drawn again with a longer step."""
+    for budget in BUDGETS:
+        again = 0
+        for update in updates:
+            steps = []
+            for key in range(draws):
+                (part,) = prepared(layout, update, budget, key)[0]().parts
+                assert isinstance(part, Multiples)
+                steps.append(float(part.step))
+            again += sum(step > min(steps) for step in steps)
+        print(f"{name}: budget {budget}: {again} of {draws * len(updates)} messages drawn again", flush=True)
+
+
+def cancelled(experiment: Experiment, updates: Sequence[Update], draws: int) -> None:
+    """Print the squared error of the first layer's outputs on images, duels against independent draws."""
+    assert isinstance(experiment.data, FederatedData)
+    images = experiment.data.inputs[:500].reshape(500, -1).numpy().astype(np.float64)
+    rows, columns = blocks_of(experiment.server.layout)[0]
+    for update in updates:
+        delta = update.delta[: rows * columns]
+        step, sums, errors = 64 * float(np.abs(update.delta).mean(dtype=np.float64)), masses(delta), []
+        for key in range(draws):
+            positions, multiples = rounded(delta, sums, step, key)
+            duels = np.zeros(len(delta))
+            duels[positions] = multiples
+            sizes_ = np.abs(delta.astype(np.float64)) / step
+            up = np.random.default_rng(key).random(len(delta)) < sizes_ % 1
+            apart = np.sign(delta) * (np.floor(sizes_) + up)
+            pair = [((one * step - delta).reshape(rows, columns) @ images.T) for one in (duels, apart)]
+            errors.append([float(np.square(one).mean()) for one in pair])
+        ratio = np.mean(errors, axis=0)
+        print(f"round {update.round}, client {update.client}: outputs' error, duels / apart {ratio[0] / ratio[1]:.3f}")
 
 
 # ---------------------------------------------------------------------- budgets

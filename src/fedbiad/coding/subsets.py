@@ -22,13 +22,16 @@ def put_subset(sink: Sink, members: IntArray, size: int) -> None:
     model, shift, symbols = _gap_model(size, len(members))
     if model is None:
         return
-    gaps = np.diff(members, prepend=-1) - 1
+    gaps = members.copy()
+    gaps[1:] -= members[:-1] + 1
     longest = symbols - 1
-    high = gaps >> shift
-    escapes = high // longest if symbols == LONGEST else np.zeros_like(high)
-    coded = np.full(len(gaps) + int(escapes.sum()), longest, dtype=np.int32)
-    coded[np.cumsum(escapes + 1) - 1] = high - escapes * longest
-    sink.code(coded, model)
+    high = gaps >> shift if shift else gaps
+    if symbols == LONGEST and int(high.max()) >= longest:
+        escapes = high // longest
+        coded = np.full(len(gaps) + int(escapes.sum()), longest, dtype=np.int32)
+        coded[np.cumsum(escapes + 1) - 1] = high - escapes * longest
+        high = coded
+    sink.code(high, model)
     if shift:
         sink.code(gaps & (1 << shift) - 1, uniform(1 << shift))
 
@@ -40,7 +43,7 @@ def get_subset(source: Source, size: int, count: int) -> IntArray:
         return np.arange(count)
     longest = symbols - 1
     gaps = source.code(count, model).astype(np.int64)
-    if symbols == LONGEST:
+    if symbols == LONGEST and (gaps == longest).any():
         while missing := int((gaps == longest).sum()) + count - len(gaps):
             if (len(gaps) + missing - count) * longest << shift > size:
                 raise WireError("positions run past the end")

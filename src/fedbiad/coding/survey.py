@@ -24,6 +24,8 @@ BY_ROWS, BY_COLUMNS, BY_SIGNS = 1, 2, 4
 """How a block is coded: with levels of its rows; of its columns, too; signs by those before."""
 WORTH = 16
 """Entries of a block from which on levels are tried."""
+SAVED = 0.98
+"""Levels, and signs by those before, take time: each must save 2 %."""
 LEVELS = 48
 """More than a count has bits."""
 ENDS = 4.0
@@ -57,11 +59,11 @@ def survey(
             by_column[i] = length(by_column[i])
         told = _levels_bits(by_row)
         more, found = _classes(row, column, by_row, alike_columns)
-        if more + told < bits:
+        if more + told < SAVED * bits:
             mode, row_levels, bits, density = BY_ROWS, by_row, more + told, found
         told += _levels_bits(by_column)
         more, found = _classes(row, column, by_row, by_column)
-        if more + told < bits:
+        if more + told < SAVED * bits:
             mode, row_levels, column_levels = BY_ROWS | BY_COLUMNS, by_row, by_column
             bits, density = more + told, found
     kinds = np.empty(count, dtype=np.uint8)
@@ -69,9 +71,11 @@ def survey(
         kinds[i] = density[row_levels[row[i]] + column_levels[column[i]] - 2]
     contexts, agrees = tell_signs(row, column, positive, columns)
     signs = _signs_bits(contexts, agrees)
-    if signs < count:
+    if bits + signs < SAVED * (bits + count):
         mode |= BY_SIGNS
-    return mode, bits + min(signs, float(count)), row_levels, column_levels, kinds, contexts, agrees
+    else:
+        signs = float(count)
+    return mode, bits + signs, row_levels, column_levels, kinds, contexts, agrees
 
 
 @compiled

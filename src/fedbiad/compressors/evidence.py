@@ -23,7 +23,7 @@ from fedbiad.payloads import LARGEST, MOST_MULTIPLE, Float32, Multiples, Payload
 
 CEILING = 1.01
 """A message may be this much longer than its budget ..."""
-AIM = 0.993
+AIM = 0.99
 """... and is meant to be this much of it: what chance adds or takes stays between."""
 FRAME = 2 + 2
 """Bytes of the parts beside the one part's own: their number, its kind; and what a coded stream's length may take."""
@@ -31,11 +31,11 @@ ONE = 8
 """Bytes that a single entry takes, at most."""
 CODER, ENDS = 1.001, 12
 """What the range coder takes beyond the estimate: a factor, and bits."""
-USUAL = 0.8
+USUAL = 0.87
 """Bits of an update against those of one without any structure."""
 PILOTS = 8
-"""Samples from which the step is found, at most; mostly two."""
-NEAR = 0.05
+"""Samples from which the step is found, at most; mostly one or two."""
+NEAR = 0.1
 """A pilot whose message is this close to what is aimed at needs no further one."""
 SLOPES = 0.1, 2.0
 """By how many percent a message gets shorter if the step gets one percent longer."""
@@ -152,7 +152,8 @@ class Search:
         mean, size = float(sums.sum()) / len(self.change), len(self.change)
         least = max(self.largest / (MOST_MULTIPLE - 1), SMALLEST)
         most = max(mean * size, least)  # one entry on average
-        step, before, slope = mean / mean_multiple(self.aim / (size * USUAL)), (0.0, 0.0), 0.8
+        step, before = mean / mean_multiple(self.aim / (size * USUAL)), (0.0, 0.0)
+        slope = math.log(entropy(1.01 * mean / step) / entropy(mean / step)) / math.log(1.01)
         for _ in range(PILOTS):
             step = min(max(step, least), most)
             bits = multiples_bits(self.rounded(sums, step, PILOT_KEY), self.blocks)
