@@ -30,7 +30,7 @@ from fedbiad.compressors import Evidence, Room, Segment
 from fedbiad.compressors.duels import masses, rounded
 from fedbiad.compressors.evidence import CEILING
 from fedbiad.data import FederatedData
-from fedbiad.experiment import Experiment, build
+from fedbiad.experiment import Experiment, build, load_federated
 from fedbiad.messages import ReplyMessage, Report
 from fedbiad.payloads import Dense, Float32, Multiples, Payload
 from fedbiad.rows import Layout
@@ -43,6 +43,8 @@ SETTINGS = {"fmnist": {"training.learning_rate": "0.12", "training.server_step":
 STEPS = (16, 64, 256)
 BUDGETS = (0.002, 0.005, 0.01)
 RUN = 1
+SAMPLED = 500_000
+"""Weights whose variances the least rate is worked out from."""
 Blocks = list[tuple[int, int]]
 
 
@@ -68,9 +70,10 @@ def main() -> None:
     torch.set_num_threads(1)
     numbers = [[int(n) for n in text.split(",")] for text in (arguments.rounds, arguments.clients)]
     for name in arguments.plans.split(","):
-        plan = plans.load(name, {"method": "fedavg", "engine.block": "1", **SETTINGS.get(name, {})})
-        experiment = build(plan)
-        updates = recorded(experiment, *numbers)
+        plan = plans.load(name, {"method": "fedavg", **SETTINGS.get(name, {})})
+        data = load_federated(plan)
+        updates = recorded(build(plan, data), *numbers)
+        experiment = build(plan.replace(engine={"block": 1}), data)
         sizes(name, experiment.server.layout, updates)
         times(name, experiment, updates, arguments.repeat)
         retried(name, experiment.server.layout, updates, arguments.draws)
@@ -81,7 +84,7 @@ def main() -> None:
 
 
 def recorded(experiment: Experiment, rounds: Sequence[int], clients: Sequence[int]) -> list[Update]:
-    """The updates of these clients in these rounds of FedAvg, each client trained alone."""
+    """The updates of these clients in these rounds of FedAvg."""
     layout, u, found = experiment.server.layout, experiment.initial(), []
     outcomes = experiment.server.aggregate(experiment.transport, u, 0, max(rounds))
     for round_ in range(1, max(rounds) + 1):
@@ -124,7 +127,8 @@ def sizes(name: str, layout: Layout, updates: Sequence[Update]) -> None:
             real = sink.plain_size() + len(sink.coded())
             exact = update.delta.astype(np.float64)
             noise = added_variance(exact, float(step))
-            least = least_rate(model_variances(exact, blocks), noise) / weights
+            every = max(weights // SAMPLED, 1)  # of millions of weights a sample will do
+            least = every * least_rate(model_variances(exact, blocks)[::every], noise / every) / weights
             planned, by_rows = multiples_bits(part, blocks) / 8, row_code_bits(part, blocks) / 8
             relative = noise / float(np.square(exact).sum())
             lines.append((len(part.positions), real, real / planned, real / by_rows, least, relative))
@@ -248,9 +252,7 @@ def cancelled(experiment: Experiment, updates: Sequence[Update], draws: int) -> 
             pair = [((one * step - delta).reshape(rows, columns) @ images.T) for one in (duels, apart)]
             errors.append([float(np.square(one).mean()) for one in pair])
         ratio = np.mean(errors, axis=0)
-        print(
-            f"round {update.round}, client {update.client}: outputs' error by duels / apart {ratio[0] / ratio[1]:.3f}"
-        )
+        print(f"round {update.round}, client {update.client}: outputs' error, duels / apart {ratio[0] / ratio[1]:.3f}")
 
 
 # ---------------------------------------------------------------------- budgets
