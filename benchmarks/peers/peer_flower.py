@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from importlib.metadata import version
 from typing import Any
 
@@ -51,15 +53,21 @@ def main() -> None:
     """Run the rounds and print the line."""
     watch, server = work.Stopwatch(ASKED), ServerApp()
     server.main()(serve(ASKED, watch))
-    run_simulation(
-        server_app=server,
-        client_app=flower_client.app,
-        num_supernodes=work.CLIENTS,
-        backend_config={
-            "init_args": {"num_cpus": ASKED.threads * ASKED.workers},
-            "client_resources": {"num_cpus": ASKED.threads, "num_gpus": 0.0},
-        },
-    )
+    local = {"address": "local", "num_cpus": ASKED.threads * ASKED.workers}  # never somebody else's cluster
+    try:
+        run_simulation(
+            server_app=server,
+            client_app=flower_client.app,
+            num_supernodes=work.CLIENTS,
+            backend_config={
+                "init_args": local,
+                "client_resources": {"num_cpus": ASKED.threads, "num_gpus": 0.0},
+            },
+        )
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # the server's thread would wait an hour for replies
     print(watch.line("flower", f"{version('flwr')}, ray {version('ray')}"))
 
 
