@@ -168,9 +168,11 @@ class Channel:
 
     def _room(self, cohort: Cohort, trained: Trained, i: int, samples: int) -> Room:
         """What the compressor of one client may know of its message."""
-        client, report = cohort.ids[i], _report(trained, i)
-        whole = wire.dense_reply_size(cohort.round, client, samples, None, self.layout.num_weights, report)
-        besides = wire.dense_reply_size(cohort.round, client, samples, _told(cohort, trained, i), 0, report)
+        client, empty = cohort.ids[i], Payload((Dense(np.zeros(0, dtype=np.float32)),), difference=True)
+        bare = ReplyMessage(
+            self.run, cohort.round, client, samples, _told(cohort, trained, i), empty, _report(trained, i)
+        )
+        whole, besides = wire.reply_room(self.layout, bare, _row(cohort, i))
         uplink = None if self.network is None else 1.0 / float(self.network.upload_seconds(client, 1, cohort.seed))
         return Room(whole, besides, uplink)
 
@@ -241,7 +243,7 @@ def segments(layout: Layout, pattern: Pattern) -> list[Segment]:
     for name, shape in layout.kept_shapes(pattern).items():
         count = math.prod(shape)
         if count:
-            found.append(Segment(name, slice(start, start + count), len(shape)))
+            found.append(Segment(name, slice(start, start + count), len(shape), shape[0] if len(shape) > 1 else 1))
         start += count
     return found
 
