@@ -15,6 +15,7 @@ import os
 import pickle
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import ray
@@ -57,16 +58,16 @@ def empty(repeat: int) -> None:
         "one": build(one), "many": build(many),
         "ray, one": on_ray(one, Cut(1, 1)),
         "ray, many, a task each": on_ray(many, Cut(1, 1)),
+        "ray, many, branches of 16": on_ray(many, Cut(1, 16)),
         "ray, many, one task": on_ray(many, Cut(BLOCKS, BLOCKS)),
     }, repeat)  # fmt: skip
-    print(
-        f"blocks with hardly anything to train, median of {repeat} rounds; in brackets processor time of this process"
-    )
-    print(f"  a round of one block:        {found['one']} here, {found['ray, one']} on Ray")
+    print(f"blocks with hardly anything to train, median of {repeat} rounds (processor time here, its main thread's)")
+    print(f"  a round of one block: {found['one']} here, {found['ray, one']} on Ray")
     for label, last, first in (
-        ("each further block:         ", "many", "one"),
-        ("  on Ray, a task of its own:", "ray, many, a task each", "ray, one"),
-        ("  on Ray, in the same task: ", "ray, many, one task", "ray, one"),
+        ("each further block:", "many", "one"),
+        ("  on Ray, a branch of its own:", "ray, many, a task each", "ray, one"),
+        ("  on Ray, a task in a branch of 16:", "ray, many, branches of 16", "ray, one"),
+        ("  on Ray, in the same task:", "ray, many, one task", "ray, one"),
     ):
         print(f"  {label} {found[last].each_further(found[first], BLOCKS - 1)}")
 
@@ -114,17 +115,33 @@ def on_ray(plan: Plan, cut: Cut | None = None) -> Experiment:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds on the clock, and of processor time in this process."""
+    """Seconds on the clock, and of processor time in this process and its main thread."""
 
     wall: float
     cpu: float
+    main: float
 
     def __str__(self) -> str:
-        return f"{1e3 * self.wall:.2f} ms ({1e3 * self.cpu:.2f})"
+        return f"{1e3 * self.wall:.2f} ms ({1e3 * self.cpu:.2f}, {1e3 * self.main:.2f})"
+
+    @classmethod
+    def now(cls) -> Cost:
+        """What the clocks show."""
+        return cls(time.perf_counter(), time.process_time(), time.thread_time())
+
+    def since(self, before: Cost) -> Cost:
+        """What was spent in between."""
+        return Cost(self.wall - before.wall, self.cpu - before.cpu, self.main - before.main)
 
     def each_further(self, first: Cost, count: int) -> Cost:
         """What each of the blocks after the first costs."""
-        return Cost((self.wall - first.wall) / count, (self.cpu - first.cpu) / count)
+        more = self.since(first)
+        return Cost(more.wall / count, more.cpu / count, more.main / count)
+
+    @classmethod
+    def median(cls, costs: Sequence[Cost]) -> Cost:
+        """Each number's own."""
+        return cls(*(statistics.median(getattr(cost, name) for cost in costs) for name in ("wall", "cpu", "main")))
 
 
 def medians(experiments: dict[str, Experiment], repeat: int) -> dict[str, Cost]:
@@ -133,13 +150,10 @@ def medians(experiments: dict[str, Experiment], repeat: int) -> dict[str, Cost]:
     for _ in range(1 + repeat):
         for label, experiment in experiments.items():
             rounds = experiment.server.aggregate(experiment.transport, experiment.initial(), 0, 1)
-            wall, cpu = time.perf_counter(), time.process_time()
+            before = Cost.now()
             next(rounds)
-            costs[label].append(Cost(time.perf_counter() - wall, time.process_time() - cpu))
-    return {
-        label: Cost(statistics.median(c.wall for c in values[1:]), statistics.median(c.cpu for c in values[1:]))
-        for label, values in costs.items()
-    }
+            costs[label].append(Cost.now().since(before))
+    return {label: Cost.median(values[1:]) for label, values in costs.items()}
 
 
 if __name__ == "__main__":
