@@ -122,15 +122,24 @@ def test_without_ray_one_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPat
         build(small("fedavg", **{"engine.transport": "ray"}))
 
 
-def test_no_cluster_at_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(address: str, **_: object) -> None:
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("127.0.0.1:1", "Connection refused"), ("ray://nowhere", "not host:port"), ("6379", "not host")],
+)
+def test_no_cluster_at_an_address(address: str, why: str) -> None:
+    with pytest.raises(RunError, match=rf"no Ray cluster at {address}: .*{why}.*`ray start --head`"):
+        ray_cluster._connect(ray, address)
+
+
+def test_sigterm_ends_a_run_as_it_did_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*_: object, **__: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray does
-        raise ConnectionError(f"nothing answers at {address}")
+        raise RuntimeError("no memory\nand more")
 
     monkeypatch.setattr(ray, "init", init)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(RunError, match=r"no Ray cluster at somewhere:6379: nothing answers.*ray start --head"):
-        ray_cluster._connect(ray, "somewhere:6379")
+    with pytest.raises(RunError, match=r"Ray cannot be started on this machine: no memory$"):
+        ray_cluster._connect(ray, None)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -170,7 +179,7 @@ def raylet_of(node: Any) -> int:
 
 def long(**settings: str) -> Plan:
     """Blocks that take long enough to be met at work."""
-    return small("fedbiad", **{"training.iterations": "100", "rounds": "1", **settings})
+    return small("fedbiad", **{"training.iterations": "50", "rounds": "1", **settings})
 
 
 def test_a_process_killed_in_mid_round(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -230,6 +231,8 @@ def _connect(ray: Any, address: str | None) -> None:
     own = {"include_dashboard": False} if address is None else {}
     handler = signal.getsignal(signal.SIGTERM)
     try:
+        if address is not None and address != "auto":
+            _knock(address)
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:  # a wrong address, a timeout, another version: Ray has no class of its own for them
         why = str(error).strip().partition("\n")[0]
@@ -242,3 +245,11 @@ def _connect(ray: Any, address: str | None) -> None:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
+
+
+def _knock(address: str) -> None:
+    """See at once that nothing answers: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("not host:port, ray://host:port or auto")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
