@@ -1,7 +1,7 @@
 """How loops are compiled: `strict` gives the same bits wherever it is used, `fast` may reorder sums.
 
 LLVM keeps to 256 bits on processors of Intel whose predecessors slowed down at 512. Those that know bfloat16 do not:
-there the kernel of local training takes half the time with the whole width, so it is asked for.
+there the kernel of local training is faster with the whole width, so it is asked for.
 """
 
 from __future__ import annotations
