@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import FloatArray, IntArray
-from fedbiad.compiling import strict
+from fedbiad.compiling import strict, strict_part
 
 Keys = npt.NDArray[np.uint64]
 
@@ -39,10 +39,45 @@ def accumulate_columns(total: FloatArray, change: FloatArray, columns: IntArray,
 
 
 @strict
+def shift(flat: FloatArray, places: IntArray, std: float, z: npt.NDArray[np.float32]) -> None:
+    """flat[places] += std z, in float64; noise that vanishes leaves the sign of a zero, too."""
+    for i in range(len(places)):
+        old = flat[places[i]]
+        new = flat.dtype.type(np.float64(old) + std * np.float64(z[i]))
+        if new != old:
+            flat[places[i]] = new
+
+
+@strict_part
+def mixed(x: np.uint64) -> np.uint64:
+    """SplitMix64's finaliser (Steele et al. 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@strict
+def hashed_pairs(
+    first: np.uint64, second: np.uint64, index: IntArray,
+    uniform: npt.NDArray[np.float32], angle: npt.NDArray[np.float32],
+) -> None:  # fmt: skip
+    """For each index a number in (0, 1] and one in [0, 2 pi], hashed from it and the two seeds.
+
+    Hashed twice with different seeds, so that no two streams are shifts of one another.
+    """
+    low = np.uint64(0xFFFFFFFF)
+    for i in range(len(index)):
+        word = mixed((np.uint64(index[i]) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + first)
+        word = mixed(word ^ second)
+        uniform[i] = np.float32(np.uint32(word & low)) * np.float32(2.0**-32) + np.float32(2.0**-33)
+        angle[i] = np.float32(np.uint32(word >> np.uint64(32))) * np.float32(2 * np.pi * 2.0**-32)
+
+
+@strict
 def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
     """For each key, numbers 0 .. size-1 in random order, anew until there are `length` [keys, length].
 
-    Fisher and Yates' shuffle with SplitMix64 (Steele et al. 2014) begun at the key; integers only, so that every
+    Fisher and Yates' shuffle with SplitMix64 begun at the key; integers only, so that every
     machine shuffles alike. A number below n is the high half of a 32-bit draw times n: even to n / 2^32.
     """
     visits = np.empty((len(keys), length), np.int64)
@@ -52,11 +87,7 @@ def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
             order = np.arange(size)
             for i in range(size - 1, 0, -1):
                 state += np.uint64(0x9E3779B97F4A7C15)
-                z = state
-                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                z = z ^ (z >> np.uint64(31))
-                j = np.int64(((z >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+                j = np.int64(((mixed(state) >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
                 order[i], order[j] = order[j], order[i]
             stop = min(start + size, length)
             visits[k, start:stop] = order[: stop - start]

@@ -14,21 +14,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedbiad import compiled
 from fedbiad.arrays import FloatArray, IntArray
 
-UintArray = npt.NDArray[np.uint64]
+Draws = npt.NDArray[np.float32]
+Held = npt.NDArray[np.bool_]
+"""Which entries are looked at [clients, ...]; axes of length 1 stand for the whole axis."""
 
-Positions = Callable[[IntArray, IntArray], IntArray]
-"""From the number of a client in its block and a flat place in its tensor to the place in the full model."""
+Positions = Callable[[int, IntArray], IntArray]
+"""From the number of a client in its block and flat places in its tensor to the places in the full model."""
 
 MAX_NORMAL = math.sqrt(-2 * math.log(2.0**-33)) * (1 + 2.0**-18)
 """No draw exceeds this size (about 6.76): the least uniform is 2^-33; a hair more covers rounding in float32."""
 
 CHUNK = 16_384
 """Draws made at a time, so that what is in between stays in the cache."""
-
-CROWDED = 1 / 16
-"""Above this share of entries that noise may change, drawing for all of them in order is faster than picking."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -44,36 +44,10 @@ def _mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _mix(x: UintArray) -> UintArray:
-    """splitmix64's finaliser of an array, modulo 2^64, in place."""
-    moved = np.empty_like(x)
-    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
-        x ^= np.right_shift(x, np.uint64(shift), out=moved)
-        x *= np.uint64(factor)
-    x ^= np.right_shift(x, np.uint64(31), out=moved)
-    return x
-
-
 def _seeds(key: int, step: int) -> tuple[int, int]:
     """Two words hashed from (key, step)."""
     seed = _mix_int(_mix_int(key + _GOLDEN) + (step + 1) * _GOLDEN)
     return seed, _mix_int(seed + _GOLDEN)
-
-
-def _normals(seeds: UintArray, index: IntArray) -> npt.NDArray[np.float32]:
-    """Box-Muller draws at places `index` [n], entry i with the two seeds [2, n] (or [2, 1] for all)."""
-    draws = np.empty(len(index), dtype=np.float32)
-    for start in range(0, len(index), CHUNK):
-        part = slice(start, start + CHUNK)
-        first, second = seeds if seeds.shape[1] == 1 else seeds[:, part]
-        # hashed twice with different seeds, so that no two streams are shifts of one another
-        word = _mix((index[part].astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + first)
-        word ^= second
-        halves = _mix(word).view(np.uint32).astype(np.float32)
-        uniform = halves[0::2] * np.float32(2.0**-32) + np.float32(2.0**-33)
-        angle = halves[1::2] * np.float32(2 * math.pi * 2.0**-32)
-        draws[part] = np.sqrt(np.float32(-2) * np.log(uniform)) * np.cos(angle)
-    return draws
 
 
 def normal_at(key: int, step: int, index: IntArray) -> FloatArray:
@@ -81,8 +55,23 @@ def normal_at(key: int, step: int, index: IntArray) -> FloatArray:
 
     Box-Muller: sqrt(-2 ln u1) cos(2 pi u2), u1 and u2 hashed from the three coordinates.
     """
-    seeds = np.array(_seeds(key, step), dtype=np.uint64)[:, None]
-    return _normals(seeds, index.reshape(-1)).astype(np.float64).reshape(index.shape)
+    return _normals(_seeds(key, step), index.reshape(-1)).astype(np.float64).reshape(index.shape)
+
+
+def _normals(seeds: tuple[int, int], index: IntArray) -> Draws:
+    """The draws at places `index` [n] of the two seeds."""
+    draws = np.empty(len(index), dtype=np.float32)
+    angle = np.empty(min(len(index), CHUNK), dtype=np.float32)
+    first, second = (np.uint64(seed) for seed in seeds)
+    for start in range(0, len(index), CHUNK):
+        part = draws[start : start + CHUNK]
+        turn = angle[: len(part)]
+        compiled.hashed_pairs(first, second, index[start : start + CHUNK], part, turn)
+        np.log(part, out=part)
+        part *= np.float32(-2)
+        np.sqrt(part, out=part)
+        part *= np.cos(turn, out=turn)
+    return draws
 
 
 def may_change(weight: Tensor, std: float) -> Tensor:
@@ -111,11 +100,13 @@ def sample(
     step: int,
     positions: Positions = lambda client, place: place,
     everywhere: bool = False,
+    held: Held | None = None,
 ) -> tuple[Tensor, int]:
     """theta ~ N(mu, std^2 I) for a block of clients [clients, ...], and for how many entries noise was not skipped.
 
     Client i draws with keys[i]; `positions` gives entries their places in the full model, by default the flat
-    position within the client's tensor. Tensors of one client must not share positions in one step.
+    position within the client's tensor. Tensors of one client must not share positions in one step. `held` tells
+    which entries are looked at, if not every one; the others may keep theirs.
     Noise is added in float64 and rounded to mu's dtype, and only drawn where `may_change`; if that is
     nowhere, theta is mu itself. `everywhere` is the slow twin that draws all of it.
 
@@ -124,28 +115,20 @@ def sample(
     """
     if len(keys) != len(mu):
         raise ValueError(f"one key per client is needed: {len(mu)} clients, {len(keys)} keys")
-    places = np.flatnonzero(may_change(mu, std).numpy())  # much faster than torch's nonzero where few are chosen
-    if len(places) == 0 and not everywhere:
+    wanted = (torch.ones_like(mu, dtype=torch.bool) if everywhere else may_change(mu, std)).numpy()
+    if held is not None:
+        wanted = wanted & held
+    touched = [client for client, own in enumerate(wanted) if own.any()]
+    if not touched:
         return mu, 0
     theta = mu.detach().clone(memory_format=torch.contiguous_format)
-    seeds = np.array([_seeds(key, step) for key in keys], dtype=np.uint64).T
-    if everywhere or len(places) > CROWDED * mu.numel():
-        every = np.arange(mu[0].numel())
-        for client in range(len(mu)):
-            position = positions(np.full(len(every), client), every)
-            _shift(theta[client].view(-1), slice(None), std, _normals(seeds[:, [client]], position))
-        return theta, mu.numel() if everywhere else len(places)
-    client_of, place = np.divmod(places, mu[0].numel())
-    z = _normals(seeds[:, client_of], positions(client_of, place))
-    _shift(theta.view(-1), torch.from_numpy(places), std, z)
-    return theta, len(places)
-
-
-def _shift(flat: Tensor, where: Tensor | slice, std: float, z: npt.NDArray[np.float32]) -> None:
-    """Add std * z to some entries, in float64, in place; noise that vanishes leaves the sign of a zero, too."""
-    old = flat[where]
-    new = (old.double() + std * torch.from_numpy(z).double()).to(flat.dtype)
-    flat[where] = torch.where(new == old, old, new)
+    drawn = 0
+    for client in touched:
+        places = np.flatnonzero(wanted[client])
+        z = _normals(_seeds(keys[client], step), positions(client, places))
+        compiled.shift(theta[client].view(-1).numpy(), places, std, z)
+        drawn += len(places)
+    return theta, drawn
 
 
 def shifted(offset: int) -> Positions:

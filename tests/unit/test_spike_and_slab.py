@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbiad.spike_and_slab import MAX_NORMAL, kl_to_prior, may_change, normal_at, sample, sample_global
+from fedbiad import compiled
+from fedbiad.arrays import IntArray
+from fedbiad.spike_and_slab import MAX_NORMAL, Draws, kl_to_prior, may_change, normal_at, sample, sample_global
 
 N = 200_000
 STDS = (1e-60, 2.0**-153, 1e-44, 1e-30, 1e-19, 10**-12.5, 1e-6, 0.01, 3.0, 1e30, 1e300)
@@ -75,11 +77,39 @@ def test_a_draw_depends_on_its_own_place_alone() -> None:
 def test_no_draw_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pytest.approx(math.sqrt(66 * math.log(2)), rel=1e-5) == MAX_NORMAL
     assert np.abs(normal_at(1, 1, np.arange(N))).max() <= MAX_NORMAL
+
     # The worst hash, all bits zero: the least uniform, 2^-33, and an angle of 0.
-    monkeypatch.setattr("fedbiad.spike_and_slab._mix", np.zeros_like)
+    def worst_hash(first: np.uint64, second: np.uint64, index: IntArray, uniform: Draws, angle: Draws) -> None:
+        uniform[:], angle[:] = 2.0**-33, 0.0
+
+    monkeypatch.setattr("fedbiad.compiled.hashed_pairs", worst_hash)
     worst = normal_at(1, 1, np.arange(3))
     assert (worst <= MAX_NORMAL).all()
     assert worst == pytest.approx(MAX_NORMAL, rel=1e-5)
+
+
+def test_the_hash_against_whole_numbers_of_python() -> None:
+    def mixed(x: int) -> int:
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = ((x ^ (x >> shift)) * factor) % 2**64
+        return x ^ (x >> 31)
+
+    uniform, angle = np.empty((2, 7), dtype=np.float32)
+    index = np.array([0, 1, 2, 3, 99, 2**31, 2**40])
+    compiled.hashed_pairs(np.uint64(2**63 + 5), np.uint64(77), index, uniform, angle)
+    for i, place in enumerate(index.tolist()):
+        word = mixed(mixed(((place + 1) * 0x9E3779B97F4A7C15 + 2**63 + 5) % 2**64) ^ 77)
+        assert uniform[i] == pytest.approx((word % 2**32 + 0.5) / 2**32, rel=1e-6)
+        assert angle[i] == pytest.approx(2 * math.pi * (word // 2**32) / 2**32, rel=1e-6)
+
+
+def test_entries_not_looked_at_keep_their_value_and_change_no_other() -> None:
+    mu = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    rows = np.random.default_rng(0).random((3, 6, 1)) < 0.5
+    whole, _ = sample(mu, 0.1, [7, 8, 9], 2)
+    some, drawn = sample(mu, 0.1, [7, 8, 9], 2, held=rows)
+    assert drawn == 5 * rows.sum()
+    assert torch.equal(some, torch.where(torch.from_numpy(rows), whole, mu))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -117,11 +147,9 @@ def test_may_change_at_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("std", STDS)
-@pytest.mark.parametrize("crowded", [0.0, 2.0], ids=["in order", "picked"])
 def test_sample_equals_its_slow_twin_bit_for_bit(
-    monkeypatch: pytest.MonkeyPatch, crowded: float, dtype: torch.dtype, std: float
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, std: float
 ) -> None:
-    monkeypatch.setattr("fedbiad.spike_and_slab.CROWDED", crowded)
     monkeypatch.setattr("fedbiad.spike_and_slab.CHUNK", 1000)
     weight = weights_of_all_sizes(dtype)
     mu = torch.stack([weight, weight.flip(0), weight.roll(17)])

@@ -109,7 +109,7 @@ class CompactStep(LocalStep):
     def _positions_of(self, name: str, offset: int) -> Positions:
         """From an entry of the compact tensor to its place in the full model."""
 
-        def positions(client: IntArray, place: IntArray) -> IntArray:
+        def positions(client: int, place: IntArray) -> IntArray:
             coordinates = list(np.unravel_index(place, self.u[name].shape[1:]))
             for axis, index in self.indices.get(name, []):
                 coordinates[axis] = index.numpy()[client, coordinates[axis]]

@@ -28,10 +28,11 @@ class MaskedStep(LocalStep):
         self.pattern = pattern
         dtype = next(iter(self.full.values())).dtype
         self._scaled = self._factors(self.layout.axis_masks(pattern, self.scale, dtype))
+        self._looked_at = {name: (_times(torch.ones(()), own) != 0).numpy() for name, own in self._scaled.items()}
         self._held = self._factors(self.layout.axis_masks(pattern, 1.0, dtype)) if self.weight_decay else {}
 
     def sample_weights(self, step: int) -> Params:
-        sampled = self.noise.add(self._positions, self.full, step)
+        sampled = self.noise.add(self._positions, self.full, step, self._looked_at)
         return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
 
     def gradients(

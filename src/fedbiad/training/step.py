@@ -19,7 +19,7 @@ from fedbiad.arrays import Params, Pattern
 from fedbiad.models.base import WHOLE, Gradients, Kept, Memory, Model
 from fedbiad.models.heads import Head, Likelihood
 from fedbiad.rows import Layout
-from fedbiad.spike_and_slab import Positions
+from fedbiad.spike_and_slab import Held, Positions
 from fedbiad.training.batches import Batch
 from fedbiad.training.objective import cross_entropy
 
@@ -41,15 +41,21 @@ class Noise:
     drawn: int = 0
     weights: int = 0
 
-    def add(self, positions: Mapping[str, Positions], mu: Params, step: int) -> Params:
-        """theta ~ N(mu, std^2 I); positions in the full model make it independent of the form of the step."""
+    def add(
+        self, positions: Mapping[str, Positions], mu: Params, step: int, held: Mapping[str, Held] | None = None
+    ) -> Params:
+        """theta ~ N(mu, std^2 I), where an entry is held, if that is told.
+
+        Positions in the full model make it independent of the form of the step.
+        """
         if self.std == 0.0:
             return mu
-        theta = {}
+        theta, held = {}, held or {}
         for name, value in mu.items():
-            theta[name], drawn = spike_and_slab.sample(value, self.std, self.keys, step, positions[name])
+            own = held.get(name)
+            theta[name], drawn = spike_and_slab.sample(value, self.std, self.keys, step, positions[name], held=own)
             self.drawn += drawn
-            self.weights += value.numel()
+            self.weights += value.numel() if own is None else value.numel() // own.size * int(own.sum())
         return theta
 
 
