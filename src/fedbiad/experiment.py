@@ -62,6 +62,7 @@ class Experiment:
     rounds: int
     seed: int
     evaluate_every: int = 1
+    evaluate_last: int = LAST
     top: int = 1
     threads: int = 1
     """That judge U side by side: the workers rest meanwhile."""
@@ -92,7 +93,7 @@ class Experiment:
         totals = {way: (before or {}).get(f"total_{way}", {}) for way in ("upload", "download")}
         for outcome in self.server.aggregate(self.transport, u, start, self.rounds, state):
             began = time.perf_counter()
-            due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - LAST
+            due = outcome.round % self.evaluate_every == 0 or outcome.round > self.rounds - self.evaluate_last
             due = due and self.data.eval_size > 0
             metrics = evaluate(self.model, outcome.u, self.data.evaluation(), self.top, self.threads) if due else None
             counted = outcome.tally.record()
@@ -126,7 +127,7 @@ def build(
     return assemble(
         method, model, data, plan.training, plan.engine, plan.rounds, plan.seed, plan.selected_clients,
         plan.evaluate_every, compressor, plan.network, plan.watch, int.from_bytes(run, "little"),
-        plan.top, states,
+        plan.top, states, plan.evaluate_last,
     )  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def assemble(
     method: Method, model: Model, data: ClientData, training: TrainingPlan, engine: EnginePlan, rounds: int,
     seed: int, selected: int, evaluate_every: int = 1, compressor: Compressor | None = None,
     network: Network | None = None, watch: int | None = None, run: int = 0, top: int = 1,
-    states: Path | None = None,
+    states: Path | None = None, evaluate_last: int = LAST,
 ) -> Experiment:  # fmt: skip
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
     if training.dropout and not model.dropout_sites:
@@ -192,7 +193,7 @@ def assemble(
     store: Store = FileStore(fresh, states) if engine.store == "disk" else MemoryStore(fresh)
     transport = _transport(engine, blocks, store, seed)
     server = Server(method, layout, seed, selected, training.server_step, network, vote)
-    return Experiment(model, data, transport, server, rounds, seed, evaluate_every, top, engine.workers)
+    return Experiment(model, data, transport, server, rounds, seed, evaluate_every, evaluate_last, top, engine.workers)
 
 
 def _transport(

@@ -121,6 +121,8 @@ class Plan:
     dropout_rate: Rate = 0.5
     evaluate_on: Literal["test", "validation"] = "test"
     evaluate_every: Count = 1
+    evaluate_last: Count = 5
+    """Rounds at the end that are all judged, whatever the interval."""
     top: Count = 1
     """An answer among this many likeliest counts as right."""
     model: ModelPlan = field(default_factory=ModelPlan)
