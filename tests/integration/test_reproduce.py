@@ -49,7 +49,13 @@ class TestReproduce:
         assert fedavg["time_to_accuracy"] is None  # the digits have no target
         assert 0 < fedavg["lttr"] < fedavg["round_seconds"]
         assert dgc["upload_per_client"]["encoded"] < fedavg["upload_per_client"]["encoded"]
-        assert found["search"] == {"rates": [0.0001, 0.1], "server_steps": [1.0], "rounds": 2, "seed": 0, "judged_by": "accuracy"}
+        assert found["search"] == {
+            "rates": [0.0001, 0.1],
+            "server_steps": [1.0],
+            "rounds": 2,
+            "seed": 0,
+            "judged_by": "accuracy",
+        }
         assert not list((tmp_path / "runs").rglob("*.safetensors"))
         before = path.read_bytes()
         assert reproduce(todo, 2, tmp_path / "results", nothing, lambda: False) == path  # nothing left to run

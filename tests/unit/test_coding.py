@@ -7,7 +7,7 @@ from math import comb, lgamma, log, log2
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedbiad.arrays import IntArray
@@ -96,6 +96,8 @@ def test_bad_varints(data: bytes, reason: str) -> None:
 
 
 @given(st.integers(0, 400), st.integers(2, 40), SEEDS)
+@example(36, 36, 209446967)  # a spare byte makes another message of it
+@example(100, 10, 0)  # a spare byte makes the same message of it
 def test_streams_end_without_spare_bytes_and_come_back(count: int, alphabet: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.integers(1, 1000, alphabet).astype(np.float64)
@@ -111,9 +113,9 @@ def test_streams_end_without_spare_bytes_and_come_back(count: int, alphabet: int
     if count > 20:
         changed = Source(memoryview(data + b"\x01"))
         changed.split(len(data) + 1)
-        changed.code(count, table(weights))
-        with pytest.raises(WireError, match="not the one its content is coded as"):
-            changed.finish()
+        if np.array_equal(changed.code(count, table(weights)), symbols):  # else it is another message, in its own form
+            with pytest.raises(WireError, match="not the one its content is coded as"):
+                changed.finish()
 
 
 # ---------------------------------------------------------------------- subsets and positions

@@ -59,6 +59,12 @@ class Outer:
         """The gradient itself [clients, rows, columns]."""
         return torch.bmm(self.left.transpose(1, 2), self.right)
 
+    def times(self, factor: Tensor) -> Outer:
+        """The gradient of each client times its factor [clients, 1, 1], taken on by the smaller side."""
+        if self.left.shape[2] < self.right.shape[2]:
+            return Outer(self.left * factor, self.right)
+        return Outer(self.left, self.right * factor)
+
     @property
     def larger(self) -> bool:
         """Whether forming it takes fewer products than its norm from Gram matrices: n r c against n^2 (r + c)."""

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad.compiling import fast, part
+from fedbiad.vector_math import exponential
+
+LANES = 64
+"""Numbers looked at side by side."""
 
 Head = Callable[[Tensor], Tensor]
 """From outputs [clients, samples, classes] to each client's loss [clients]."""
@@ -29,25 +37,21 @@ class Likelihood:
         """Each client's loss; the outputs stay as they are."""
         return self.part(outputs.clone(), 0)
 
-    def part(self, outputs: Tensor, first: int) -> Tensor:
-        """What the samples from `first` on add to each client's loss; the outputs become the gradient, in place."""
+    def part(self, outputs: Tensor, first: int, bias: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """What the samples from `first` on add to each client's loss; the outputs become the gradient, in place.
+
+        `bias`: what is still to be added to the outputs [clients, classes], and where its gradient is added up.
+        """
         span = slice(first, first + outputs.shape[1])
         places, there = self._places(self.targets[:, span])
-        share = self._shares(outputs)[:, span, None]
-        right = outputs.gather(2, places)
-        if there is not None:
-            right = right * there
-        top = outputs.amax(2, keepdim=True)
+        none = outputs.new_empty(len(outputs), 0)
+        added, found = (none, none) if bias is None else bias
+        losses = outputs.new_zeros(len(outputs))
         absent = 0 if self.rows is None else self.classes - outputs.shape[2]
-        if absent:
-            top = top.clamp(min=0.0)
-        outputs.sub_(top).exp_()
-        weight = outputs.sum(2, keepdim=True)
-        if absent:
-            weight = weight + absent * (-top).exp()
-        losses = ((weight.log() + top - right) * share).sum((1, 2))
-        outputs.mul_(share / weight)
-        outputs.scatter_add_(2, places, -share if there is None else -share * there)
+        likelihood(
+            outputs.numpy(), added.numpy(), places.numpy(), there.numpy(), self._shares(outputs)[:, span].numpy(),
+            absent, losses.numpy(), found.numpy(),
+        )  # fmt: skip
         return losses
 
     def _shares(self, outputs: Tensor) -> Tensor:
@@ -57,13 +61,70 @@ class Likelihood:
         total = self.weight.sum(1, keepdim=True)
         return self.weight / torch.where(total > 0, total, torch.ones_like(total))
 
-    def _places(self, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Where the right answers stand among the outputs [clients, samples, 1], and which are there (None: all)."""
+    def _places(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the right answers stand among the outputs [clients, samples], and which are there."""
         if self.rows is None:
-            return targets.unsqueeze(2), None
+            return targets, torch.ones(1, 1, dtype=torch.bool).expand(targets.shape)
         places = torch.searchsorted(self.rows.contiguous(), targets.contiguous()).clamp(max=self.rows.shape[1] - 1)
-        there = self.rows.gather(1, places) == targets
-        return places.unsqueeze(2), there.unsqueeze(2)
+        return places, self.rows.gather(1, places) == targets
+
+
+@part
+def _highest(row: FloatArray, lanes: FloatArray) -> float:
+    """The largest number, looked for in lanes: a compiler does not dare to, for a NaN might be among them."""
+    whole = len(row) - len(row) % LANES
+    lanes[:] = row[0]
+    for start in range(0, whole, LANES):
+        for j in range(LANES):
+            z = row[start + j]
+            lanes[j] = z if z > lanes[j] else lanes[j]
+    top: float = row[0]
+    for j in range(LANES):
+        top = max(top, lanes[j])
+    for c in range(whole, len(row)):
+        top = max(top, row[c])
+    return top
+
+
+@fast
+def likelihood(
+    outputs: FloatArray, bias: FloatArray, places: IntArray, there: Pattern, shares: FloatArray, absent: int,
+    losses: FloatArray, bias_found: FloatArray,
+) -> None:  # fmt: skip
+    """The losses [clients] of logits [clients, samples, classes], which become their gradient row by row.
+
+    `absent` further classes have the logit 0.
+    """
+    clients, samples, classes = outputs.shape
+    zero = outputs.dtype.type(0)
+    lanes = np.empty(LANES, outputs.dtype)
+    for k in range(clients):
+        for i in range(samples):
+            row = outputs[k, i]
+            if bias.shape[1]:
+                for c in range(classes):
+                    row[c] += bias[k, c]
+            top = _highest(row, lanes)
+            if absent:
+                top = max(top, zero)
+            target, share = places[k, i], shares[k, i]
+            right = row[target] if there[k, i] else zero
+            weight = zero
+            for c in range(classes):
+                raised = exponential(row[c] - top)
+                row[c] = raised
+                weight += raised
+            if absent:
+                weight += absent * exponential(-top)
+            losses[k] += (np.log(weight) + top - right) * share
+            factor = share / weight
+            for c in range(classes):
+                row[c] *= factor
+            if there[k, i]:
+                row[target] -= share
+            if bias_found.shape[1]:
+                for c in range(classes):
+                    bias_found[k, c] += row[c]
 
 
 def losses_and_errors(head: Head, outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from fedbiad.arrays import FloatArray, Params
 from fedbiad.compiling import fast
 from fedbiad.models.base import Gradients, Kept, Outer, Rows, linear
 from fedbiad.models.heads import Head, Likelihood, losses_and_errors
+from fedbiad.vector_math import sigmoid, tanh
 
 LOGITS = 1 << 22
 """Logits computed at a time."""
@@ -41,12 +42,13 @@ def word_vectors(table: Tensor, places: Tensor, there: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a layer's gradient needs of its forward pass: lists over time of [clients, batch, units] tensors."""
+    """What a layer's gradient needs of its forward pass, [clients, time, batch, ...]."""
 
     inputs: Tensor  # [clients, time x batch, width]
-    gates: list[tuple[Tensor, Tensor, Tensor, Tensor]]  # i, f, g, o after their non-linearities
-    before: list[Pair]  # h and c a step begins with
-    squashed: list[Tensor]  # tanh(c) after the step
+    gates: Tensor  # i, f, g, o after their non-linearities, side by side; the way back makes their gradient of them
+    h: Tensor  # the state a step begins with, and after the last
+    c: Tensor
+    squashed: Tensor  # tanh(c) after the step
 
 
 def lstm_layer(params: Params, name: str, inputs: Tensor, state: Pair, kept: Kept) -> tuple[Tensor, Pair, Trace]:
@@ -54,29 +56,24 @@ def lstm_layer(params: Params, name: str, inputs: Tensor, state: Pair, kept: Kep
 
     A gate's row of W_ih or W_hh that is not there adds nothing to the gate's pre-activation.
     """
-    h, c = state
+    clients, time, batch = inputs.shape[:3]
+    units = state[0].shape[2]
     flat = inputs.flatten(1, 2)
-    given = _given(params, name, flat, kept.get(f"{name}.weight_ih")).view(*inputs.shape[:3], -1)
-    recurrent, rows = params[f"{name}.weight_hh"].transpose(1, 2), kept.get(f"{name}.weight_hh")
-    places = None if rows is None else rows[:, None].expand(-1, h.shape[1], -1)
-    outputs: list[Tensor] = []
-    trace = Trace(flat, [], [], [])
-    units = h.shape[2]
-    for now in given.unbind(1):
+    gates = _given(params, name, flat, kept.get(f"{name}.weight_ih")).view(clients, time, batch, -1)
+    h, c = (gates.new_empty(clients, time + 1, batch, units) for _ in range(2))
+    h[:, 0], c[:, 0] = state
+    trace = Trace(flat, gates, h, c, gates.new_empty(clients, time, batch, units))
+    # side by side the way they are read: a product with few rows is then twice as fast
+    recurrent, rows = params[f"{name}.weight_hh"].transpose(1, 2).contiguous(), kept.get(f"{name}.weight_hh")
+    places = None if rows is None else rows[:, None].expand(-1, batch, -1)
+    numbers = [part.numpy() for part in (gates, c, trace.squashed, h)]
+    for t in range(time):
         if places is None:
-            gates = torch.baddbmm(now, h, recurrent)
+            gates[:, t].baddbmm_(h[:, t], recurrent)
         else:
-            gates = now.scatter_add(2, places, torch.bmm(h, recurrent))
-        candidate = gates[:, :, 2 * units : 3 * units].tanh()
-        i, f, _, o = gates.sigmoid().chunk(4, dim=2)  # all four at once is faster than three
-        trace.before.append((h, c))
-        c = torch.addcmul(f * c, i, candidate)
-        squashed = c.tanh()
-        h = o * squashed
-        trace.gates.append((i, f, candidate, o))
-        trace.squashed.append(squashed)
-        outputs.append(h)
-    return torch.stack(outputs, dim=1), (h, c), trace
+            gates[:, t].scatter_add_(2, places, torch.bmm(h[:, t], recurrent))
+        lstm_cell(t, *numbers)
+    return h[:, 1:], (h[:, time], c[:, time]), trace
 
 
 def lstm_layer_gradients(
@@ -88,21 +85,17 @@ def lstm_layer_gradients(
     """
     recurrent, rows = params[f"{name}.weight_hh"], kept.get(f"{name}.weight_hh")
     clients, time, batch, units = error.shape
-    gates = error.new_empty(clients, time, batch, 4 * units)
     dh, dc = error.new_zeros(clients, batch, units), error.new_zeros(clients, batch, units)
+    gates, c, squashed, above = (part.numpy() for part in (trace.gates, trace.c, trace.squashed, error))
     for t in range(time - 1, -1, -1):
-        i, f, g, o = trace.gates[t]
-        lstm_cell_gradient(
-            i.numpy(), f.numpy(), g.numpy(), o.numpy(), trace.before[t][1].numpy(), trace.squashed[t].numpy(),
-            error[:, t].numpy(), dh.numpy(), dc.numpy(), gates[:, t].numpy(),
-        )  # fmt: skip
-        dh = torch.bmm(_at(gates[:, t], rows), recurrent)
-    gates = gates.flatten(1, 2)
-    past = torch.stack([h for h, _ in trace.before], dim=1).flatten(1, 2)
-    from_below = _at(gates, kept.get(f"{name}.weight_ih"))
-    bias = gates.sum(1)
+        lstm_cell_gradient(t, gates, c, squashed, above, dh.numpy(), dc.numpy())
+        dh = torch.bmm(_at(trace.gates[:, t], rows), recurrent)
+    of_gates = trace.gates.flatten(1, 2)
+    past = trace.h[:, :time].flatten(1, 2)
+    from_below = _at(of_gates, kept.get(f"{name}.weight_ih"))
+    bias = of_gates.sum(1)
     found: Gradients = {
-        f"{name}.weight_ih": Outer(from_below, trace.inputs), f"{name}.weight_hh": Outer(_at(gates, rows), past),
+        f"{name}.weight_ih": Outer(from_below, trace.inputs), f"{name}.weight_hh": Outer(_at(of_gates, rows), past),
         f"{name}.bias_ih": bias, f"{name}.bias_hh": bias,
     }  # fmt: skip
     below = torch.bmm(from_below, params[f"{name}.weight_ih"])
@@ -115,47 +108,69 @@ def output_gradients(params: Params, read: Tensor, head: Head) -> tuple[Tensor, 
     With more samples than units its gradient is smaller than the logits: it is then formed, from a few samples at a
     time, and no more logits are ever there.
     """
-    weight = params["output.weight"]
-    clients, samples, width = read.shape
-    if samples <= width or not isinstance(head, Likelihood):
+    weight, own_bias = params["output.weight"], params["output.bias"]
+    if not isinstance(head, Likelihood):
         losses, error = losses_and_errors(head, linear(params, "output", read))
-        own: Gradients = {"output.weight": Outer(error, read), "output.bias": error.sum(1)}
-        return losses, torch.bmm(error, weight), own
-    losses, bias = read.new_zeros(clients), torch.zeros_like(params["output.bias"])
-    formed, back = torch.zeros_like(weight), torch.empty_like(read)
+        found: Gradients = {"output.weight": Outer(error, read), "output.bias": error.sum(1)}
+        return losses, torch.bmm(error, weight), found
+    clients, samples, width = read.shape
+    losses, bias = read.new_zeros(clients), torch.zeros_like(own_bias)
+    if samples <= width:
+        error = torch.bmm(read, weight.transpose(1, 2))
+        losses = head.part(error, 0, (own_bias, bias))
+        return losses, torch.bmm(error, weight), {"output.weight": Outer(error, read), "output.bias": bias}
+    formed, back = torch.empty_like(weight), torch.empty_like(read)
     at_a_time = max(LOGITS // (clients * weight.shape[1]), 64)
     for first in range(0, samples, at_a_time):
         part = read[:, first : first + at_a_time]
-        logits = linear(params, "output", part)
-        losses += head.part(logits, first)
-        formed.baddbmm_(logits.transpose(1, 2), part)
-        bias += logits.sum(1)
-        back[:, first : first + at_a_time] = torch.bmm(logits, weight)
+        error = torch.bmm(part, weight.transpose(1, 2))
+        losses += head.part(error, first, (own_bias, bias))
+        torch.baddbmm(formed, error.transpose(1, 2), part, beta=1 if first else 0, out=formed)
+        back[:, first : first + at_a_time] = torch.bmm(error, weight)
     return losses, back, {"output.weight": formed, "output.bias": bias}
 
 
 @fast
-def lstm_cell_gradient(
-    input_gate: FloatArray, forget_gate: FloatArray, candidate: FloatArray, output_gate: FloatArray,
-    before: FloatArray, squashed: FloatArray, error: FloatArray, dh: FloatArray, dc: FloatArray, found: FloatArray,
-) -> None:  # fmt: skip
-    """One time step back: from the gradient of h (from above `error`, from later `dh`) and of c to that of the gates.
-
-    All [clients, batch, units], the gates' gradient `found` four times as wide; `dc` becomes the earlier one's.
-    """
-    clients, batch, units = before.shape
-    one = before.dtype.type(1)
+def lstm_cell(t: int, gates: FloatArray, c: FloatArray, squashed: FloatArray, h: FloatArray) -> None:
+    """One time step from the gates' pre-activations on, all [clients, time, batch, ...]; they become i, f, g, o."""
+    clients, _, batch, units = squashed.shape
     for k in range(clients):
         for r in range(batch):
+            own = gates[k, t, r]
+            for j in range(2 * units):
+                own[j] = sigmoid(own[j])
+            for j in range(2 * units, 3 * units):
+                own[j] = tanh(own[j])
+            for j in range(3 * units, 4 * units):
+                own[j] = sigmoid(own[j])
             for j in range(units):
-                i, f = input_gate[k, r, j], forget_gate[k, r, j]
-                g, o = candidate[k, r, j], output_gate[k, r, j]
-                tanh, now = squashed[k, r, j], dh[k, r, j] + error[k, r, j]
-                cell = dc[k, r, j] + now * o * (one - tanh * tanh)
-                found[k, r, j] = cell * g * i * (one - i)
-                found[k, r, units + j] = cell * before[k, r, j] * f * (one - f)
-                found[k, r, 2 * units + j] = cell * i * (one - g * g)
-                found[k, r, 3 * units + j] = now * tanh * o * (one - o)
+                now = own[units + j] * c[k, t, r, j] + own[j] * own[2 * units + j]
+                c[k, t + 1, r, j] = now
+                squashed[k, t, r, j] = tanh(now)
+                h[k, t + 1, r, j] = own[3 * units + j] * squashed[k, t, r, j]
+
+
+@fast
+def lstm_cell_gradient(
+    t: int, gates: FloatArray, c: FloatArray, squashed: FloatArray, error: FloatArray, dh: FloatArray, dc: FloatArray
+) -> None:
+    """One time step back: from the gradient of h (from above `error`, from later `dh`) and of c to that of the gates.
+
+    `dh` and `dc` are [clients, batch, units]; gates become the gradient of their pre-activations, `dc` the earlier one.
+    """
+    clients, _, batch, units = squashed.shape
+    one = squashed.dtype.type(1)
+    for k in range(clients):
+        for r in range(batch):
+            own = gates[k, t, r]
+            for j in range(units):
+                i, f, g, o = own[j], own[units + j], own[2 * units + j], own[3 * units + j]
+                tanh_c, now = squashed[k, t, r, j], dh[k, r, j] + error[k, t, r, j]
+                cell = dc[k, r, j] + now * o * (one - tanh_c * tanh_c)
+                own[j] = cell * g * i * (one - i)
+                own[units + j] = cell * c[k, t, r, j] * f * (one - f)
+                own[2 * units + j] = cell * i * (one - g * g)
+                own[3 * units + j] = now * tanh_c * o * (one - o)
                 dc[k, r, j] = cell * f
 
 

@@ -23,7 +23,8 @@ def squared_norm(gradient: Gradient) -> Tensor:
         left = torch.bmm(gradient.left, gradient.left.transpose(1, 2))
         right = torch.bmm(gradient.right, gradient.right.transpose(1, 2))
         return (left * right).sum((1, 2))
-    return gradient.flatten(1).square().sum(1)
+    flat = gradient.flatten(1)
+    return torch.bmm(flat[:, None], flat[:, :, None]).flatten()
 
 
 def clip_factor(squares: Iterable[Tensor], limit: float) -> Tensor:

@@ -81,15 +81,16 @@ class CompactStep(LocalStep):
                 u.mul_(1.0 - self.learning_rate * self.weight_decay)
             gradient, scale = gradients[name], scales[name]
             if isinstance(gradient, Outer):  # in place, without ever forming the gradient
-                left, alone = (gradient.left * scale, 1.0) if isinstance(scale, Tensor) else (gradient.left, scale)
-                u.baddbmm_(left.transpose(1, 2), gradient.right, alpha=-self.learning_rate * alone)
+                own, alone = (gradient.times(scale), 1.0) if isinstance(scale, Tensor) else (gradient, scale)
+                u.baddbmm_(own.left.transpose(1, 2), own.right, alpha=-self.learning_rate * alone)
             elif isinstance(gradient, Rows):
                 values, alone = (
                     (gradient.values * scale, 1.0) if isinstance(scale, Tensor) else (gradient.values, scale)
                 )
                 Rows(gradient.places, values).add_to(u, -self.learning_rate * alone)
             elif isinstance(scale, Tensor):
-                u.add_(gradient * scale, alpha=-self.learning_rate)
+                for own_u, own_gradient, factor in zip(u, gradient, scale.flatten().tolist(), strict=True):
+                    own_u.add_(own_gradient, alpha=-self.learning_rate * factor)
             else:
                 u.add_(gradient, alpha=-self.learning_rate * scale)
 
