@@ -69,8 +69,8 @@ def stepper(model: LSTM, rows: str, p: float, batch: Batch, form: type[LocalStep
     layout = model.layout(rows)
     u = {name: value.unsqueeze(0).repeat(CLIENTS, *[1] * value.dim())
          for name, value in model.init(np.random.default_rng(0)).items()}  # fmt: skip
-    drawn = [patterns.draw(layout, p, np.random.default_rng(k)) for k in range(CLIENTS)]
-    local = form(model, layout, u, np.stack(drawn), scale=1.0 / (1.0 - p), learning_rate=1.0, clip=0.25)
+    drawn = patterns.draw(layout, p, np.random.default_rng(0).random((CLIENTS, layout.num_rows)))
+    local = form(model, layout, u, drawn, scale=1.0 / (1.0 - p), learning_rate=1.0, clip=0.25)
     return lambda: local.update(local.sample_weights(0), batch, {})
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedbiad import compiled, streams
-from fedbiad.arrays import IntArray, Pattern
+from fedbiad.arrays import FloatArray, IntArray, Pattern
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Cohort:
         assigned = None if self.assigned is None else self.assigned[members]
         return Cohort(self.seed, self.round, self.ids[members], assigned)
 
+    def only(self, members: npt.NDArray[np.bool_]) -> Cohort:
+        """Those of the clients [clients]; what the server sent them is left aside."""
+        return Cohort(self.seed, self.round, tuple(itertools.compress(self.ids, members)))
+
     def knowing(self, present: Pattern) -> Cohort:
         """The same clients, with what they know of their own data."""
         return replace(self, present=present)
@@ -45,9 +50,9 @@ class Cohort:
         """The bare key of every client's stream."""
         return [streams.key(self.seed, self.round, client, purpose) for client in self.ids]
 
-    def patterns(self, purpose: str, draw: Callable[[int, np.random.Generator], Pattern]) -> Pattern:
-        """One pattern a client, each drawn from the client's own stream [clients, rows]."""
-        return np.stack([draw(i, self.stream(i, purpose)) for i in range(len(self))])
+    def luck(self, purpose: str, count: int) -> FloatArray:
+        """Uniform random numbers in (0, 1), `count` for each client, of its own [clients, count]."""
+        return streams.luck(self.keys(purpose), count)
 
     def schedule(self, sizes: list[int], length: int) -> IntArray:
         """Positions of the samples each client visits [clients, length]: shuffled epochs, one after another."""

@@ -92,3 +92,31 @@ def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
             stop = min(start + size, length)
             visits[k, start:stop] = order[: stop - start]
     return visits
+
+
+@strict
+def uniforms(keys: Keys, count: int) -> FloatArray:
+    """For each key `count` numbers in (0, 1), odd multiples of 2^-53, by SplitMix64 begun at the key [keys, count]."""
+    drawn = np.empty((len(keys), count), np.float64)
+    for k in range(len(keys)):
+        state = keys[k]
+        for i in range(count):
+            state += np.uint64(0x9E3779B97F4A7C15)
+            drawn[k, i] = (np.float64(mixed(state) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return drawn
+
+
+@strict
+def mean_ranks(values: FloatArray) -> FloatArray:
+    """The rank of each value, in (0, 1): (rank - 1/2) / n, mean 1/2; equal values share the mean of their ranks."""
+    ranks = np.empty(len(values), np.float64)
+    order = np.argsort(values)
+    start = 0
+    while start < len(values):
+        stop = start + 1
+        while stop < len(values) and values[order[stop]] == values[order[start]]:
+            stop += 1
+        for i in range(start, stop):
+            ranks[order[i]] = (start + stop) / 2 / len(values)
+        start = stop
+    return ranks

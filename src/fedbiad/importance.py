@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbiad import patterns
+from fedbiad import compiled, patterns
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.rows import Layout
 
@@ -30,15 +30,8 @@ def evidence_ranks(layout: Layout, evidence: FloatArray, held: Pattern) -> Float
     """
     ranks = np.zeros(evidence.shape)
     for rows in layout.ranges.values():
-        for client in range(len(evidence)):
-            where = rows.start + np.flatnonzero(held[client, rows])
-            values = evidence[client, where]
-            ordered = np.sort(values)
-            below, not_above = (
-                np.searchsorted(ordered, values),
-                np.searchsorted(ordered, values, side="right"),
-            )
-            ranks[client, where] = (below + not_above) / 2 / max(len(where), 1)
+        for own, own_evidence, own_held in zip(ranks[:, rows], evidence[:, rows], held[:, rows], strict=True):
+            own[own_held] = compiled.mean_ranks(own_evidence[own_held])
     return ranks
 
 
@@ -47,17 +40,14 @@ def mean_scores(scores: FloatArray, holds: IntArray) -> FloatArray:
     return np.where(holds > 0, scores / np.maximum(holds, 1), NEUTRAL_RANK)
 
 
-def threshold(scores: FloatArray, dropout_rate: float) -> float:
-    """lambda^k_r: the p-quantile of a client's scores [rows]."""
-    return float(np.quantile(scores, dropout_rate))
+def threshold(scores: FloatArray, dropout_rate: float) -> FloatArray:
+    """lambda^k_r: the p-quantile of each client's scores [clients, rows], one column."""
+    quantile: FloatArray = np.quantile(scores, dropout_rate, axis=-1, keepdims=True)
+    return quantile
 
 
 def above_threshold(
-    layout: Layout,
-    scores: FloatArray,
-    dropout_rate: float,
-    stream: np.random.Generator,
-    scope: patterns.Scope,
+    layout: Layout, scores: FloatArray, dropout_rate: float, luck: FloatArray, scope: patterns.Scope
 ) -> Pattern:
     """Stage two to the letter: beta_j = 1 where E_j > lambda (ties drop more than p of the rows).
 
@@ -65,4 +55,4 @@ def above_threshold(
     the empty pattern, which is not in Z^S_N, is replaced by a fresh random one.
     """
     held = scores > threshold(scores, dropout_rate)
-    return held if held.any() else patterns.draw(layout, dropout_rate, stream, scope)
+    return np.where(held.any(-1, keepdims=True), held, patterns.draw(layout, dropout_rate, luck, scope))

@@ -2,6 +2,9 @@
 
 `scope` says over what the count is fixed: "group" keeps round((1-p) n) rows of every row group (equal shapes over
 clients, constant upload), "global" round((1-p) J) of all rows together (the literal reading of Z^S_N).
+
+`luck` are the random numbers behind a pattern: independent, uniform in (0, 1), one for each row. Every function takes
+one client [rows] or a block of them [clients, rows].
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from fedbiad.arrays import FloatArray, Pattern
+from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.rows import Layout
 
 Scope = Literal["group", "global"]
+
+HALF = 0.5 + 1e-9
+"""Added before rounding down: the nearest whole number, halves up, also where a half is a rounding error short."""
 
 
 def kept_count(rows: int, dropout_rate: float) -> int:
@@ -22,51 +28,56 @@ def kept_count(rows: int, dropout_rate: float) -> int:
     return max(1, _nearest((1.0 - dropout_rate) * rows))
 
 
-def draw(layout: Layout, dropout_rate: float, stream: np.random.Generator, scope: Scope = "group") -> Pattern:
-    """One pattern [rows] drawn uniformly from Z^S_N: exactly (1-p) of the rows held."""
-    return top(layout, np.zeros(layout.num_rows), dropout_rate, stream, scope)
-
-
-def top(
-    layout: Layout,
-    score: FloatArray,
-    dropout_rate: float,
-    stream: np.random.Generator,
-    scope: Scope = "group",
-) -> Pattern:
-    """The (1-p) n rows of highest score, ties broken at random; all scores equal gives a uniform draw."""
-    pattern = np.zeros(layout.num_rows, dtype=np.bool_)
+def draw(layout: Layout, dropout_rate: float, luck: FloatArray, scope: Scope = "group") -> Pattern:
+    """Patterns drawn uniformly from Z^S_N: exactly (1-p) of the rows held, those of most luck."""
+    pattern = np.zeros(luck.shape, dtype=np.bool_)
     for rows in scopes(layout, scope):
-        ties = stream.permutation(rows.stop - rows.start)
-        best_first = np.lexsort((ties, -score[rows]))
-        held = best_first[: kept_count(len(ties), dropout_rate)]
-        pattern[rows.start + held] = True
+        own = luck[..., rows]
+        dropped = own.shape[-1] - kept_count(own.shape[-1], dropout_rate)
+        held = np.argpartition(own, max(dropped - 1, 0), axis=-1)[..., dropped:]
+        np.put_along_axis(pattern[..., rows], held, values=True, axis=-1)
+    return pattern
+
+
+def top(layout: Layout, score: FloatArray, dropout_rate: float, luck: FloatArray, scope: Scope = "group") -> Pattern:
+    """The (1-p) n rows of highest score, ties broken by luck; all scores equal gives a uniform draw."""
+    pattern = np.zeros(luck.shape, dtype=np.bool_)
+    for rows in scopes(layout, scope):
+        best_last = np.lexsort((luck[..., rows], score[..., rows]), axis=-1)
+        held = best_last[..., -kept_count(best_last.shape[-1], dropout_rate) :]
+        np.put_along_axis(pattern[..., rows], held, values=True, axis=-1)
     return pattern
 
 
 def weighted(
-    layout: Layout, weights: FloatArray, dropout_rate: float, stream: np.random.Generator, scope: Scope = "group"
+    layout: Layout, weights: FloatArray, dropout_rate: float, luck: FloatArray, scope: Scope = "group"
 ) -> Pattern:
     """(1-p) n rows drawn one after another without replacement, each with probability proportional to its weight.
 
     By the Gumbel trick: the top rows of ln(weight) + Gumbel noise are distributed like such draws.
     """
-    chances = np.log(np.maximum(weights, np.finfo(np.float64).tiny)) + stream.gumbel(size=layout.num_rows)
-    return top(layout, chances, dropout_rate, stream, scope)
+    chances = np.log(np.maximum(weights, np.finfo(np.float64).tiny)) - np.log(-np.log(luck))
+    return draw(layout, dropout_rate, chances, scope)
 
 
-def swap(
-    layout: Layout, pattern: Pattern, fraction: float, stream: np.random.Generator, scope: Scope = "group"
-) -> Pattern:
+def swap(layout: Layout, pattern: Pattern, fraction: float, luck: FloatArray, scope: Scope = "group") -> Pattern:
     """`fraction` of the held rows (at least one) exchanged for as many dropped ones, both drawn uniformly."""
     swapped = pattern.copy()
     for rows in scopes(layout, scope):
-        held, dropped = np.flatnonzero(pattern[rows]), np.flatnonzero(~pattern[rows])
-        wanted = max(1, _nearest(fraction * len(held)))
-        count = min(wanted, len(held), len(dropped))
-        swapped[rows.start + stream.permutation(held)[:count]] = False
-        swapped[rows.start + stream.permutation(dropped)[:count]] = True
+        own = swapped[..., rows]
+        held = own.sum(-1, keepdims=True)
+        wanted = np.maximum(1, np.floor(fraction * held + HALF).astype(np.int64))
+        count = np.minimum(wanted, np.minimum(held, own.shape[-1] - held))
+        own ^= _luckiest(luck[..., rows], own, count) | _luckiest(luck[..., rows], ~own, count)
     return swapped
+
+
+def _luckiest(luck: FloatArray, among: Pattern, count: IntArray) -> Pattern:
+    """The `count` [..., 1] rows of most luck among some."""
+    best_first = np.argsort(np.where(among, -luck, 1.0), axis=-1)
+    found = np.zeros_like(among)
+    np.put_along_axis(found, best_first, np.arange(among.shape[-1]) < count, axis=-1)
+    return found
 
 
 def scopes(layout: Layout, scope: Scope) -> list[slice]:
@@ -75,5 +86,4 @@ def scopes(layout: Layout, scope: Scope) -> list[slice]:
 
 
 def _nearest(count: float) -> int:
-    """The nearest whole number, halves up, also where a half is a rounding error short (0.7 x 45 = 31.499...)."""
-    return math.floor(count + 0.5 + 1e-9)
+    return math.floor(count + HALF)

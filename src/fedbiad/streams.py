@@ -7,8 +7,12 @@ and a resumed run needs no stored generator state.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
+
+from fedbiad import compiled
+from fedbiad.arrays import FloatArray
 
 SERVER = -1
 """The client number of the server's own streams."""
@@ -23,3 +27,9 @@ def key(seed: int, round_: int, client: int, purpose: str) -> int:
 def stream(seed: int, round_: int, client: int, purpose: str) -> np.random.Generator:
     """A fresh generator for one purpose of one client (or the server) in one round."""
     return np.random.Generator(np.random.Philox(key=key(seed, round_, client, purpose)))
+
+
+def luck(keys: Sequence[int], count: int) -> FloatArray:
+    """Uniform random numbers in (0, 1), `count` for each key [keys, count]: many small draws at the price of one."""
+    drawn: FloatArray = compiled.uniforms(np.array(keys, dtype=np.uint64), count)
+    return drawn

@@ -82,8 +82,8 @@ def batch_of(step: int, dtype: torch.dtype) -> Batch:
 
 def pattern_of(layout: Layout, change: int) -> Pattern:
     """As many rows of each group for every client, other ones for each; the last client changes every other time."""
-    drawn = [patterns.draw(layout, RATE, np.random.default_rng((change, client))) for client in range(CLIENTS - 1)]
-    last = patterns.draw(layout, RATE, np.random.default_rng((change // 2, CLIENTS)))
+    keys = [(change, client) for client in range(CLIENTS - 1)] + [(change // 2, CLIENTS)]
+    *drawn, last = (patterns.draw(layout, RATE, np.random.default_rng(key).random(layout.num_rows)) for key in keys)
     return np.stack([*drawn, last])
 
 

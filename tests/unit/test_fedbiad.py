@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbiad import patterns, streams
+from fedbiad import streams
 from fedbiad.arrays import ClientState, FloatArray, IntArray, Params, Pattern
 from fedbiad.client import LocalTraining, Trained, client_update
 from fedbiad.cohort import Cohort
@@ -20,7 +20,7 @@ from fedbiad.rows import Layout, RowGroup, Slice
 from fedbiad.training.batches import LocalData
 from fedbiad.training.forms import Form
 
-SEED, CLIENT, SAMPLES, INPUTS, HIDDEN, CLASSES = 4, 6, 23, 5, 12, 4
+SEED, CLIENT, SAMPLES, INPUTS, HIDDEN, CLASSES = 2, 6, 23, 5, 12, 4
 V, TAU, BATCH, RATE, BOUNDARY = 22, 3, 4, 0.5, 3
 MODEL = MLP(INPUTS, (HIDDEN,), CLASSES)
 NAMES = ("layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias")
@@ -79,11 +79,32 @@ def quantile(values: FloatArray, p: float) -> float:
     return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
 
 
-def best(scores: FloatArray, count: int, stream: np.random.Generator) -> Pattern:
-    """The `count` highest scores, ties by a random order."""
-    order = stream.permutation(len(scores)).tolist()
-    chosen = sorted(range(len(scores)), key=lambda j: (-scores[j], order[j]))[:count]
+def luck_of(r: int, purpose: str, count: int) -> FloatArray:
+    """The client's random numbers: SplitMix64 in Python's whole numbers."""
+    state, drawn = streams.key(SEED, r, CLIENT, purpose), []
+    for _ in range(count):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        word = state
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            word = ((word ^ (word >> shift)) * factor) % 2**64
+        drawn.append((((word ^ (word >> 31)) >> 12) + 0.5) / 2**52)
+    return np.array(drawn)
+
+
+def best(scores: FloatArray, count: int, luck: FloatArray) -> Pattern:
+    """The `count` highest scores, ties by luck."""
+    chosen = sorted(range(len(scores)), key=lambda j: (-scores[j], -luck[j]))[:count]
     return np.isin(np.arange(len(scores)), chosen)
+
+
+def slow_swap(beta: Pattern, share: float, luck: FloatArray) -> Pattern:
+    """Of the held rows (of one group) those of most luck go, of the dropped ones as many come."""
+    after = beta.copy()
+    count = max(1, int(share * sum(beta) + 0.5))
+    for held in (True, False):
+        rivals = sorted(np.flatnonzero(beta == held).tolist(), key=lambda j: -luck[j])
+        after[rivals[:count]] = not held
+    return after
 
 
 @dataclass
@@ -101,17 +122,18 @@ class Slow:
 
 def slow_first_pattern(method: FedBIAD, layout: Layout, r: int, score: FloatArray, holds: IntArray) -> Pattern:
     """Lines 10-14."""
-    p, stream = method.dropout_rate, streams.stream(SEED, r, CLIENT, "pattern")
+    p, J = method.dropout_rate, layout.num_rows
+    luck = luck_of(r, "pattern", J)
     if r <= method.stage_boundary:
-        return patterns.draw(layout, p, stream, method.scope)
+        return best(np.zeros(J), round((1 - p) * J), luck)
     if method.stage_two == "above":  # to the letter
         threshold = quantile(score, p)
         return np.array([value > threshold for value in score])
     # the rows of highest mean score, or drawn in proportion to it; a row never held stands in the middle
     means = np.array([s / n if n else 0.5 for s, n in zip(score, holds, strict=True)])
     if method.stage_two == "sample":
-        means = np.log(means) + stream.gumbel(size=len(means))
-    return best(means, round((1 - p) * layout.num_rows), stream)
+        means = np.log(means) - np.log(-np.log(luck))
+    return best(means, round((1 - p) * J), luck)
 
 
 def slow_evidence_ranks(u: list[FloatArray], U: list[FloatArray], sent: Pattern) -> FloatArray:
@@ -126,7 +148,7 @@ def slow_evidence_ranks(u: list[FloatArray], U: list[FloatArray], sent: Pattern)
 def slow_client_update(
     method: FedBIAD, layout: Layout, u: list[FloatArray], r: int, score: FloatArray, holds: IntArray
 ) -> Slow:
-    """ClientUpdate(U_{r-1}, r) line by line; random draws come from the client's own streams.
+    """ClientUpdate(U_{r-1}, r) line by line; random numbers are the client's own.
 
     Lines are numbered as the paper's LaTeX prints them, `end if` and `end for` included.
     """
@@ -155,17 +177,17 @@ def slow_client_update(
         following = beta  # line 23
         if gap > 0:  # lines 20-21
             resampled += 1
-            stream = streams.stream(SEED, r, CLIENT, f"resample/{v}")
-            if method.resample == "anew":
-                following = patterns.draw(layout, p, stream, method.scope)
-            else:
-                following = patterns.swap(layout, beta, method.swap_share, stream, method.scope)
+            luck = luck_of(r, f"resample/{v}", J)
+            anew = method.resample == "anew"
+            following = (
+                best(np.zeros(J), round((1 - p) * J), luck) if anew else slow_swap(beta, method.swap_share, luck)
+            )
         if method.score == "holds":  # line 26, Eq. (score_update)
             for j in np.flatnonzero(beta):
                 score[j] += 1 if gap <= 0 else int(following[j])
         beta = following
     if r <= method.stage_boundary and method.upload == "longest":
-        beta = best(held_for, round((1 - p) * J), streams.stream(SEED, r, CLIENT, "upload"))
+        beta = best(held_for, round((1 - p) * J), luck_of(r, "upload", J))
     if r <= method.stage_boundary and method.score == "evidence":
         score, holds = score + slow_evidence_ranks(u, U, beta), holds + beta
     return Slow(U, beta, score, holds, losses, resampled, checks)

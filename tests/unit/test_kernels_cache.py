@@ -17,7 +17,7 @@ p, a = rng.standard_normal((20, 32), dtype=np.float32), np.zeros((20, 32), dtype
 w, b = rng.standard_normal((1, 10, 32), dtype=np.float32), np.zeros((1, 10), dtype=np.float32)
 visits, losses = rng.integers(0, 20, (1, 200)), np.zeros((1, 20))
 kernels.train(p, (x @ x.T).ravel(), a, w, b, rng.integers(0, 10, 20), np.array([20]), visits,
-              np.ones((1, 32), dtype=np.bool_), np.ones(1, dtype=np.float32), 0.1, 10, losses)
+              np.array([32]), np.ones(1, dtype=np.float32), 0.1, 10, losses)
 print(hashlib.blake2b(a.tobytes() + w.tobytes() + b.tobytes()).hexdigest())
 """
 

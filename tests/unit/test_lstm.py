@@ -270,7 +270,7 @@ class TestSizes:
     def test_upload(self, rows: str, sizes: tuple[str, str]) -> None:
         for words, size in zip((10_000, 28_911), sizes, strict=True):
             layout = LSTM(words).layout(rows)
-            pattern = patterns.draw(layout, 0.5, np.random.default_rng(0))[None]
+            pattern = patterns.draw(layout, 0.5, np.random.default_rng(0).random((1, layout.num_rows)))
             values = 4 * int(layout.kept_weights(pattern)[0])
             for labels in (0, layout.num_rows / 8):
                 assert f"{(values + labels) / 1e6:.1f}" == size
@@ -301,7 +301,8 @@ STEPPED = LSTM(7, embedding=6, hidden=5, layers=2)
 
 
 def pattern_of(layout: Layout, change: int) -> Pattern:
-    drawn = [patterns.draw(layout, RATE, np.random.default_rng((change, client))) for client in range(CLIENTS)]
+    luck = [np.random.default_rng((change, client)).random(layout.num_rows) for client in range(CLIENTS)]
+    drawn = [patterns.draw(layout, RATE, own) for own in luck]
     return np.stack(drawn)
 
 

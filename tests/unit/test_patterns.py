@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedbiad import patterns
+from fedbiad.arrays import FloatArray
 from fedbiad.models import MLP
 from fedbiad.patterns import kept_count
 from fedbiad.rows import Layout, RowGroup, Slice
@@ -19,6 +20,10 @@ def groups_of(*sizes: int) -> Layout:
         {f"w{i}": (size,) for i, size in enumerate(sizes)},
         tuple(RowGroup(f"g{i}", size, (Slice(f"w{i}", 0),)) for i, size in enumerate(sizes)),
     )
+
+
+def luck_for(layout: Layout, stream: np.random.Generator, clients: int) -> FloatArray:
+    return stream.random((clients, layout.num_rows))
 
 
 def chi_square(counts: list[int]) -> float:
@@ -47,15 +52,14 @@ def test_kept_count_by_hand(rate: float, rows: int, kept: int) -> None:
 
 def test_draws_hold_the_exact_count_of_every_group() -> None:
     layout, stream = groups_of(10, 5, 128), np.random.default_rng(0)
-    for _ in range(50):
-        pattern = patterns.draw(layout, 0.2, stream)
+    for pattern in patterns.draw(layout, 0.2, luck_for(layout, stream, 50)):
         # 8, 4 and 102.4
         assert [int(pattern[rows].sum()) for rows in layout.ranges.values()] == [8, 4, 102]
 
 
 def test_global_scope_fixes_only_the_total() -> None:
     layout, stream = groups_of(10, 5, 128), np.random.default_rng(0)
-    drawn = [patterns.draw(layout, 0.2, stream, "global") for _ in range(50)]
+    drawn = list(patterns.draw(layout, 0.2, luck_for(layout, stream, 50), "global"))
     assert {int(pattern.sum()) for pattern in drawn} == {114}  # 0.8 x 143 = 114.4
     assert len({int(pattern[:10].sum()) for pattern in drawn}) > 1
     assert patterns.scopes(layout, "global") == [slice(0, 143)]
@@ -65,17 +69,17 @@ def test_global_scope_fixes_only_the_total() -> None:
 def test_draws_are_uniform() -> None:
     """All 6 patterns of 2 out of 4 rows equally often; for a random seed this fails once in 10^4."""
     layout, stream = groups_of(4), np.random.default_rng(1)
-    counts = Counter(tuple(patterns.draw(layout, 0.5, stream).tolist()) for _ in range(6000))
+    counts = Counter(map(tuple, patterns.draw(layout, 0.5, luck_for(layout, stream, 6000)).tolist()))
     assert len(counts) == 6
     assert chi_square(list(counts.values())) < 25.75  # 5 degrees of freedom, 1 - 1e-4
 
 
 def test_top_takes_the_highest_scores_of_each_group() -> None:
-    layout, stream = groups_of(4, 3), np.random.default_rng(0)
+    layout, luck = groups_of(4, 3), np.random.default_rng(0).random(7)
     score = np.array([0.1, 0.9, 0.5, 0.7, 3.0, 1.0, 2.0])
-    top = patterns.top(layout, score, 0.5, stream)  # 2 of 4, and 1.5 -> 2 of 3
+    top = patterns.top(layout, score, 0.5, luck)  # 2 of 4, and 1.5 -> 2 of 3
     assert top.tolist() == [False, True, False, True, True, False, True]
-    top = patterns.top(layout, score, 0.5, stream, "global")  # 3.5 -> 4 of 7
+    top = patterns.top(layout, score, 0.5, luck, "global")  # 3.5 -> 4 of 7
     assert top.tolist() == [False, True, False, False, True, True, True]
 
 
@@ -83,7 +87,7 @@ def test_ties_are_broken_at_random() -> None:
     """Row 0 is always held, one of the three that tie for second place equally often (fails once in 10^4)."""
     layout, stream = groups_of(5), np.random.default_rng(2)
     score = np.array([3.0, 1.0, 1.0, 1.0, 0.0])
-    held = np.stack([patterns.top(layout, score, 0.6, stream) for _ in range(3000)])
+    held = patterns.top(layout, np.tile(score, (3000, 1)), 0.6, luck_for(layout, stream, 3000))
     assert held[:, 0].all()
     assert not held[:, 4].any()
     assert (held.sum(1) == 2).all()
@@ -100,50 +104,66 @@ def test_ties_are_broken_at_random() -> None:
 )
 def test_swap_exchanges_the_share_of_every_group(fraction: float, swapped: list[int]) -> None:
     layout, stream = groups_of(30, 4), np.random.default_rng(3)
-    for _ in range(20):
-        before = patterns.draw(layout, 0.5, stream)
-        kept = before.copy()
-        after = patterns.swap(layout, before, fraction, stream)
-        assert np.array_equal(before, kept)
-        for rows, count in zip(layout.ranges.values(), swapped, strict=True):
-            assert int((before[rows] & ~after[rows]).sum()) == count
-            assert int((~before[rows] & after[rows]).sum()) == count
+    before = patterns.draw(layout, 0.5, luck_for(layout, stream, 20))
+    kept = before.copy()
+    after = patterns.swap(layout, before, fraction, luck_for(layout, stream, 20))
+    assert np.array_equal(before, kept)
+    for rows, count in zip(layout.ranges.values(), swapped, strict=True):
+        assert ((before[:, rows] & ~after[:, rows]).sum(1) == count).all()
+        assert ((~before[:, rows] & after[:, rows]).sum(1) == count).all()
 
 
 def test_swap_never_takes_more_than_there_is() -> None:
-    layout, stream = groups_of(10), np.random.default_rng(4)
+    layout, luck = groups_of(10), np.random.default_rng(4).random(10)
     all_held = np.ones(10, dtype=np.bool_)
-    assert patterns.swap(layout, all_held, 0.1, stream).all()
+    assert patterns.swap(layout, all_held, 0.1, luck).all()
     nine = all_held.copy()
     nine[3] = False
-    after = patterns.swap(layout, nine, 1.0, stream)  # nine wanted, one can come in
+    after = patterns.swap(layout, nine, 1.0, luck)  # nine wanted, one can come in
     assert after[3]
     assert int(after.sum()) == 9
 
 
 def test_swap_over_all_rows_together() -> None:
     layout, stream = groups_of(30, 10), np.random.default_rng(5)
-    crossed = 0
-    for _ in range(20):
-        before = patterns.draw(layout, 0.5, stream, "global")
-        after = patterns.swap(layout, before, 0.1, stream, "global")
-        assert int((before & ~after).sum()) == int((~before & after).sum()) == 2
-        crossed += int(before[:30].sum()) != int(after[:30].sum())
-    assert crossed > 0
+    before = patterns.draw(layout, 0.5, luck_for(layout, stream, 20), "global")
+    after = patterns.swap(layout, before, 0.1, luck_for(layout, stream, 20), "global")
+    assert ((before & ~after).sum(1) == 2).all()
+    assert ((~before & after).sum(1) == 2).all()
+    assert (before[:, :30].sum(1) != after[:, :30].sum(1)).any()
+
+
+def test_clients_that_hold_different_numbers_of_rows_swap_their_own_share() -> None:
+    layout, luck = groups_of(30), np.random.default_rng(7).random((3, 30))
+    before = np.arange(30) < np.array([[20], [4], [30]])
+    after = patterns.swap(layout, before, 0.1, luck)
+    assert (before & ~after).sum(1).tolist() == [2, 1, 0]
+    assert (after.sum(1) == [20, 4, 30]).all()
+    for own, own_luck, found in zip(before, luck, after, strict=True):
+        assert np.array_equal(patterns.swap(layout, own, 0.1, own_luck), found)  # a client alone
+
+
+def test_who_has_most_luck_by_hand() -> None:
+    layout, luck = groups_of(4), np.array([0.3, 0.9, 0.1, 0.7])
+    assert patterns.draw(layout, 0.5, luck).tolist() == [False, True, False, True]
+    assert patterns.top(layout, np.array([1.0, 0.0, 1.0, 1.0]), 0.5, luck).tolist() == [True, False, False, True]
+    held = np.array([True, True, False, False])
+    assert patterns.swap(layout, held, 0.5, luck).tolist() == [True, False, False, True]
+    assert patterns.draw(layout, 0.0, luck).all()
 
 
 def test_swaps_are_uniform() -> None:
     """Of 4 held and 4 dropped rows each leaves or comes equally often; fails once in 10^4 for a random seed."""
     layout, stream = groups_of(8), np.random.default_rng(6)
     before = np.arange(8) < 4
-    after = np.stack([patterns.swap(layout, before, 0.25, stream) for _ in range(4000)])
+    after = patterns.swap(layout, np.tile(before, (4000, 1)), 0.25, luck_for(layout, stream, 4000))
     assert chi_square((~after[:, :4]).sum(0).tolist()) < 21.11  # 3 degrees of freedom, 1 - 1e-4
     assert chi_square(after[:, 4:].sum(0).tolist()) < 21.11
 
 
 def test_a_model_layout() -> None:
     layout = MLP(784, (128,), 10).layout("units")
-    assert int(patterns.draw(layout, 0.2, np.random.default_rng(7)).sum()) == 102
+    assert int(patterns.draw(layout, 0.2, np.random.default_rng(7).random(128)).sum()) == 102
 
 
 def test_weighted_draws_follow_their_weights() -> None:
@@ -154,7 +174,8 @@ def test_weighted_draws_follow_their_weights() -> None:
     """
     layout = Layout({"w": (3, 1)}, (RowGroup("rows", 3, (Slice("w", 0),)),))
     stream = np.random.default_rng(5)
-    drawn = np.stack([patterns.weighted(layout, np.array([1.0, 2.0, 3.0]), 1 / 3, stream) for _ in range(20_000)])
+    weights = np.tile([1.0, 2.0, 3.0], (20_000, 1))
+    drawn = patterns.weighted(layout, weights, 1 / 3, luck_for(layout, stream, 20_000))
     assert (drawn.sum(1) == 2).all()
     assert np.allclose((~drawn).mean(0), [0.5833, 0.2667, 0.15], atol=0.014)
 
@@ -163,4 +184,6 @@ def test_weightless_rows_come_last() -> None:
     layout = Layout({"w": (4, 1)}, (RowGroup("rows", 4, (Slice("w", 0),)),))
     weights = np.array([0.0, 1.0, 0.0, 1.0])
     for seed in range(20):
-        assert patterns.weighted(layout, weights, 0.5, np.random.default_rng(seed)).tolist() == [False, True] * 2
+        assert (
+            patterns.weighted(layout, weights, 0.5, np.random.default_rng(seed).random(4)).tolist() == [False, True] * 2
+        )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbiad import patterns, streams
+from fedbiad import streams
 from fedbiad.cohort import Cohort
-from fedbiad.models import MLP
 
 
 def test_every_coordinate_counts() -> None:
@@ -35,15 +34,12 @@ def test_keys_never_change() -> None:
 
 
 def test_a_client_draws_by_its_id_not_its_position() -> None:
-    layout = MLP(3, (20,), 2).layout("units")
     alone, block = Cohort(0, 1, (7,)), Cohort(0, 1, (3, 7, 5))
 
-    def draw(_: int, stream: np.random.Generator) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        return patterns.draw(layout, 0.5, stream)
-
     assert len(block) == 3
-    assert np.array_equal(alone.patterns("pattern", draw)[0], block.patterns("pattern", draw)[1])
-    assert not np.array_equal(block.patterns("pattern", draw)[0], block.patterns("pattern", draw)[1])
+    assert np.array_equal(alone.luck("pattern", 20)[0], block.luck("pattern", 20)[1])
+    assert np.array_equal(alone.luck("pattern", 20), block.only(np.array([False, True, False])).luck("pattern", 20))
+    assert not np.array_equal(block.luck("pattern", 20)[0], block.luck("pattern", 20)[1])
     assert alone.keys("noise") == [streams.key(0, 1, 7, "noise")] == block.keys("noise")[1:2]
     assert np.array_equal(alone.schedule([9], 30)[0], block.schedule([5, 9, 2], 30)[1])
     lone, together = (c.unit_masks({"a": 6, "b": 4}, 8, 0.5, 3) for c in (alone, block))

@@ -44,15 +44,11 @@ class AFD(RowDropout):
         memory, places = seen.entries(server, owners)
         recorded, active = memory["recorded"].astype(np.bool_), memory["active"].astype(np.bool_)
         score = memory["score"].astype(np.float64)
-        chosen = np.zeros((len(owners), layout.num_rows), dtype=np.bool_)
-        for i, (client, place) in enumerate(zip(owners.tolist(), places, strict=True)):
-            stream = streams.stream(cohort.seed, cohort.round, client, "pattern")
-            if recorded[place]:
-                chosen[i] = active[place]
-            else:
-                chosen[i] = patterns.weighted(
-                    layout, self._weights(score[place]), self.dropout_rate, stream, self.scope
-                )
+        weights = np.stack([self._weights(own) for own in score[places]])
+        keys = [streams.key(cohort.seed, cohort.round, client, "pattern") for client in owners.tolist()]
+        luck = streams.luck(keys, layout.num_rows)
+        drawn = patterns.weighted(layout, weights, self.dropout_rate, luck, self.scope)
+        chosen: Pattern = np.where(recorded[places, None], active[places], drawn)
         return chosen[owner]
 
     def observe(self, layout: Layout, server: ServerState, reports: Reports) -> ServerState:

@@ -171,10 +171,10 @@ class RowDropout(Method):
         """1/(1-p) keeps the mean input of the next layer: the posterior mean of a row is (1-p) mu."""
         return 1.0 / (1.0 - self.dropout_rate) if self.scaling == "inverse" else 1.0
 
-    def draw(self, layout: Layout, stream: np.random.Generator) -> Pattern:
-        """One pattern drawn uniformly from Z^S_N."""
-        return patterns.draw(layout, self.dropout_rate, stream, self.scope)
+    def draw(self, layout: Layout, luck: FloatArray) -> Pattern:
+        """Patterns drawn uniformly from Z^S_N."""
+        return patterns.draw(layout, self.dropout_rate, luck, self.scope)
 
     def draw_each(self, layout: Layout, cohort: Cohort) -> Pattern:
-        """A pattern for each client, from its own stream [clients, rows]."""
-        return cohort.patterns("pattern", lambda _, stream: self.draw(layout, stream))
+        """A pattern for each client, by its own luck [clients, rows]."""
+        return self.draw(layout, cohort.luck("pattern", layout.num_rows))

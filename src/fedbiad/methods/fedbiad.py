@@ -66,11 +66,8 @@ class FedBIAD(RowDropout):
         """Lines 10-14 of Algorithm 1: at random in stage one, from the scores E^k in stage two."""
         if cohort.round <= self.stage_boundary:
             return self.draw_each(layout, cohort)
-        scores = self._scores(state)
-        chosen = STAGE_TWO[self.stage_two]
-        return cohort.patterns(
-            "pattern", lambda i, stream: chosen(layout, scores[i], self.dropout_rate, stream, self.scope)
-        )
+        luck = cohort.luck("pattern", layout.num_rows)
+        return STAGE_TWO[self.stage_two](layout, self._scores(state), self.dropout_rate, luck, self.scope)
 
     def is_check(self, round_: int, step: int) -> bool:
         """Line 18: only in stage one, every tau iterations from 2 tau on."""
@@ -83,8 +80,9 @@ class FedBIAD(RowDropout):
         gap = loss_trend.loss_gap(losses, step, self.interval)
         worse = gap > 0
         following = pattern.copy()
-        for i in np.flatnonzero(worse):
-            following[i] = self._resample(layout, pattern[i], cohort.stream(int(i), f"resample/{step}"))
+        if worse.any():
+            luck = cohort.only(worse).luck(f"resample/{step}", layout.num_rows)
+            following[worse] = self._resample(layout, pattern[worse], luck)
         if self.score == "holds":
             state = {**state, "score": importance.update_scores(_float(state["score"]), pattern, gap, following)}
         return following, state, worse
@@ -101,19 +99,17 @@ class FedBIAD(RowDropout):
         """The rows to send, and (stage one) the evidence they gathered into the scores."""
         sent = pattern
         if self.upload == "longest" and cohort.round <= self.stage_boundary:
-            times = held.astype(np.float64)
-            sent = cohort.patterns(
-                "upload", lambda i, stream: patterns.top(layout, times[i], self.dropout_rate, stream, self.scope)
-            )
+            luck = cohort.luck("upload", layout.num_rows)
+            sent = patterns.top(layout, _float(held), self.dropout_rate, luck, self.scope)
         if self.score == "evidence" and cohort.round <= self.stage_boundary:
             ranks = importance.evidence_ranks(layout, evidence(), sent)
             state = {**state, "score": _float(state["score"]) + ranks, "holds": state["holds"] + sent}
         return sent, state
 
-    def _resample(self, layout: Layout, pattern: Pattern, stream: np.random.Generator) -> Pattern:
+    def _resample(self, layout: Layout, pattern: Pattern, luck: FloatArray) -> Pattern:
         if self.resample == "swap":
-            return patterns.swap(layout, pattern, self.swap_share, stream, self.scope)
-        return self.draw(layout, stream)
+            return patterns.swap(layout, pattern, self.swap_share, luck, self.scope)
+        return self.draw(layout, luck)
 
     def _scores(self, state: ClientState) -> FloatArray:
         """E^k as used in stage two: the mean rank per hold, or the bare count."""
@@ -122,9 +118,9 @@ class FedBIAD(RowDropout):
         return _float(state["score"])
 
 
-StageTwo = Callable[[Layout, FloatArray, float, np.random.Generator, patterns.Scope], Pattern]
+StageTwo = Callable[[Layout, FloatArray, float, FloatArray, patterns.Scope], Pattern]
 STAGE_TWO: dict[str, StageTwo] = {"sample": patterns.weighted, "top": patterns.top, "above": importance.above_threshold}
-"""The pattern of stage two from the scores of a client."""
+"""The patterns of stage two from the clients' scores."""
 
 LETTER = FedBIAD(
     aggregation="zeros",

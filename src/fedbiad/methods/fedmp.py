@@ -102,9 +102,8 @@ class FedMP(RowDropout):
         return np.array([cohort.stream(i, "ratio").uniform(0.0, self.dropout_rate) for i in range(len(cohort))])
 
     def _pruned(self, layout: Layout, cohort: Cohort, norms: FloatArray, ratios: FloatArray) -> Pattern:
-        return cohort.patterns(
-            "pattern", lambda i, stream: patterns.top(layout, norms[i], float(ratios[i]), stream, self.scope)
-        )
+        each = zip(norms, ratios.tolist(), cohort.luck("pattern", layout.num_rows), strict=True)
+        return np.stack([patterns.top(layout, own, ratio, luck, self.scope) for own, ratio, luck in each])
 
 
 def l1_norms(layout: Layout, u: Params) -> FloatArray:

@@ -91,23 +91,82 @@ class DualTrainer:
         return DualLearned(self.x, self.grams, self.a, self.ends, self.w - self.u[W2], self.b - self.u[B2])
 
 
+@dataclass
+class _Held:
+    """The held units of every client side by side, so that loops run over them only."""
+
+    rows: IntArray  # which unit stands in each place [clients, places]
+    count: IntArray  # places that are taken [clients]
+    p: FloatArray
+    a: FloatArray
+    w: FloatArray
+    whole: bool = False  # they are the arrays of all units themselves
+
+
 class FusedTrainer(DualTrainer):
     """The same in one compiled function a block."""
+
+    _held: _Held | None = None
 
     @cached_property
     def _flat(self) -> tuple[FloatArray, IntArray]:
         """All Gram matrices and all targets, one client after another."""
         return torch.cat([gram.view(-1) for gram in self.grams]).numpy(), torch.cat(self.targets).numpy()
 
+    def set_pattern(self, pattern: Pattern) -> None:
+        count, held = pattern.sum(1), self._held
+        if held is not None and np.array_equal(count, held.count):
+            p, a, w = self._whole
+            kernels.exchange(pattern, self.ends, held.count, held.rows, p, a, w, held.p, held.a, held.w)
+            return
+        self._put_back()
+        self._held = self._taken(pattern, count)
+
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         losses = np.zeros((len(self.x), last - first))
         grams, targets = self._flat
+        held = self._held
+        assert held is not None
         kernels.train(
-            self.p.numpy(), grams, self.a.numpy(), self.w.numpy(), self.b.numpy(), targets, self.ends,
-            self.data.schedule[:, first * self.batch : last * self.batch], self.pattern,
-            self.scale.astype(self.p.numpy().dtype), self.learning_rate, self.batch, losses,
+            held.p, grams, held.a, held.w, self.b.numpy(), targets, self.ends,
+            self.data.schedule[:, first * self.batch : last * self.batch], held.count,
+            self.scale.astype(held.p.dtype), self.learning_rate, self.batch, losses,
         )  # fmt: skip
         return losses, losses
+
+    def finish(self) -> DualLearned:
+        self._put_back()
+        return super().finish()
+
+    @property
+    def _whole(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return self.p.numpy(), self.a.numpy(), self.w.numpy()
+
+    def _taken(self, pattern: Pattern, count: IntArray) -> _Held:
+        p, a, w = self._whole
+        places = int(count.max())
+        rows = np.zeros((len(pattern), places), dtype=np.int64)
+        if pattern.all():
+            rows[:] = np.arange(places)
+            return _Held(rows, count, p, a, w, whole=True)
+        some_p, some_a, some_w = (np.empty((*part.shape[:-1], places), part.dtype) for part in (p, a, w))
+        held = _Held(rows, count, some_p, some_a, some_w)
+        for k, (part, own) in enumerate(zip(self.parts, pattern, strict=True)):
+            chosen = np.flatnonzero(own)
+            rows[k, : len(chosen)] = chosen
+            for full, some in ((p[part], held.p[part]), (a[part], held.a[part]), (w[k], held.w[k])):
+                kernels.take(full, chosen, some)
+        return held
+
+    def _put_back(self) -> None:
+        """What the held units have learned, into the arrays of all units."""
+        if self._held is None or self._held.whole:
+            return
+        _, a, w = self._whole
+        for k, (part, count) in enumerate(zip(self.parts, self._held.count.tolist(), strict=True)):
+            rows = self._held.rows[k, :count]
+            kernels.put(self._held.a[part], rows, a[part])
+            kernels.put(self._held.w[k], rows, w[k])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.compiling import fast, part, strict, strict_part
+from fedbiad.compiling import fast, part, strict
 
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
@@ -17,60 +17,78 @@ from fedbiad.compiling import fast, part, strict, strict_part
 @fast
 def train(
     p: FloatArray, grams: FloatArray, a: FloatArray, w: FloatArray, b: FloatArray, targets: IntArray, ends: IntArray,
-    visits: IntArray, kept: Pattern, scale: FloatArray, rate: float, batch: int, losses: FloatArray,
+    visits: IntArray, held: IntArray, scale: FloatArray, rate: float, batch: int, losses: FloatArray,
 ) -> None:  # fmt: skip
     """Advance every client by the iterations of `losses` [clients, iterations], in place.
 
     Samples of all clients stand one after another, client k's before `ends[k]`: pre-activations under U `p`
     [samples, units], coefficients `a` alike, targets [samples], Gram matrices `grams` flat. The output layer is `w`
     [clients, classes, units] and `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own.
+    Of the units only the first `held[k]` are looked at.
     """
     clients, classes, units = w.shape
-    most = ends[0]
-    for k in range(1, clients):
-        most = max(most, ends[k] - ends[k - 1])
-    some_p, some_a = np.empty((most, units), p.dtype), np.empty((most, units), p.dtype)
-    some_w = np.empty((classes, units), p.dtype)
     h, e = np.empty((batch + 1, units), p.dtype), np.empty((batch, classes), p.dtype)
     at = 0
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size = last - first
-        rows = np.flatnonzero(kept[k])
         own_p, own_a, own_w = p[first:last], a[first:last], w[k]
-        if len(rows) < units:  # side by side, so that loops run over held units only
-            own_p, own_a, own_w = some_p[:size], some_a[:size], some_w
-            _take(p[first:last], rows, own_p)
-            _take(a[first:last], rows, own_a)
-            _take(w[k], rows, own_w)
         gram = grams[at : at + size * size].reshape(size, size)
         at += size * size
         for v in range(losses.shape[1]):
             chosen = visits[k, v * batch : (v + 1) * batch]
-            _forward(own_p, gram, own_a, h, chosen, size, len(rows))
-            _logits(h, own_w, b[k], e, scale[k], len(rows))
+            _forward(own_p, gram, own_a, h, chosen, size, held[k])
+            _logits(h, own_w, b[k], e, scale[k], held[k])
             losses[k, v] = _errors(e, targets[first:last], chosen, rate / batch)
             _shift(b[k], e, scale[k])
-            _descend(h, own_w, e, own_a, chosen, len(rows))
-        if len(rows) < units:
-            _put(own_a, rows, a[first:last])
-            _put(own_w, rows, w[k])
+            _descend(h, own_w, e, own_a, chosen, held[k])
 
 
-@strict_part
-def _take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
+@strict
+def take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
     """The columns `rows` of `full`, side by side."""
     for i in range(len(full)):
         for j in range(len(rows)):
             held[i, j] = full[i, rows[j]]
 
 
-@strict_part
-def _put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
+@strict
+def put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
     """Back into `full`."""
     for i in range(len(full)):
         for j in range(len(rows)):
             full[i, rows[j]] = held[i, j]
+
+
+@strict
+def exchange(
+    pattern: Pattern, ends: IntArray, count: IntArray, rows: IntArray, p: FloatArray, a: FloatArray, w: FloatArray,
+    held_p: FloatArray, held_a: FloatArray, held_w: FloatArray,
+) -> None:  # fmt: skip
+    """Put the units that `pattern` [clients, units] newly holds in the place of those it no longer does.
+
+    `rows` [clients, places] says which unit stands in each of the first `count[k]` places; as many come as go.
+    """
+    for k in range(len(pattern)):
+        first, last = ends[k - 1] if k else 0, ends[k]
+        missing = pattern[k].copy()
+        missing[rows[k, : count[k]]] = False
+        coming = np.flatnonzero(missing)
+        n = 0
+        for j in range(count[k]):
+            old = rows[k, j]
+            if pattern[k, old]:
+                continue
+            new = coming[n]
+            n += 1
+            rows[k, j] = new
+            for i in range(first, last):
+                a[i, old] = held_a[i, j]
+                held_a[i, j] = a[i, new]
+                held_p[i, j] = p[i, new]
+            for c in range(w.shape[1]):
+                w[k, c, old] = held_w[k, c, j]
+                held_w[k, c, j] = w[k, c, new]
 
 
 @part
