@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -114,43 +115,56 @@ def section(result: Result) -> list[str]:
     spread = "mean ± sample standard deviation of the" if len(result["seeds"]) > 1 else "the"
     steps = search.get("server_steps", [1.0])
     also = f" and server step (of {', '.join(f'{step:g}' for step in steps)})" if len(steps) > 1 else ""
+    judged = "loss after" if search.get("judged_by") == "loss" else "mean of the last five of"
     lines += _paragraph(
         f"{plan['rounds']} rounds, {plan['data']['clients']} clients, p = {plan['dropout_rate']}{inputs}; seed"
         f"{'s' if len(result['seeds']) > 1 else ''} {', '.join(map(str, result['seeds']))}, {spread} last round's test "
         f"accuracy{f' (top {top})' if top > 1 else ''}. Learning rate of every method from the same "
-        f"{len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}){also}: best mean of the last "
-        f"five of {search['rounds']} rounds on validation data, seed {search['seed']}. Upload and download of one "
+        f"{len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}){also}: best {judged} "
+        f"{search['rounds']} rounds on validation data, seed {search['seed']}. Upload and download of one "
         f"client and round: `paper` counts 32-bit values, 64-bit positions and 1-bit labels, `encoded` is the length "
         f"of the real message. Torch {result['versions']['torch']}."
     )
-    columns = ("method", "paper: accuracy", "ours: accuracy", "mean of last five", "lr", "paper: upload",
-               "ours: `paper`", "ours: `encoded`", "download", "LTTR", "TTA")  # fmt: skip
+    columns = [name for name, _ in _cells(result, result["rows"][0])]
     lines += ["", "| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
-    printed = PRINTED.get((result["table"], result["data"]), {})
-    ends = (min(search["rates"]), max(search["rates"]))
-    lines += [_row(row, printed.get(row["label"]), ends) for row in result["rows"]]
-    target = plan.get("target_accuracy") or 1.0
-    notes = [
-        f"LTTR: median local training time of a client over a few rounds of the method by itself. TTA: mean number of "
-        f"rounds until {100 * target:.0f} % accuracy, times the length of such a round on the paper's links (slowest "
-        f"client and aggregation); - where a seed never got there."
-    ]
-    notes += ["A learning rate with * is at the end of the grid."]
-    return [*lines, "", *_paragraph(" ".join(notes)), "", *_order(result), ""]
+    lines += ["| " + " | ".join(cell for _, cell in _cells(result, row)) + " |" for row in result["rows"]]
+    target = plan.get("target_accuracy")
+    notes = "LTTR: median local training time of a client over a few rounds of the method by itself."
+    if target is not None:
+        notes += (
+            f" TTA: mean number of rounds until {100 * target:.0f} % accuracy, times the length of such a round on the "
+            "paper's links (slowest client and aggregation); - where a seed never got there."
+        )
+    notes += " A learning rate with * is at the end of the grid."
+    return [*lines, "", *_paragraph(notes), "", *_order(result), ""]
 
 
-def _row(row: Result, printed: tuple[float, float, str] | None, ends: tuple[float, float]) -> str:
+def _cells(result: Result, row: Result) -> list[tuple[str, str]]:
+    """The columns of a row: name and content. NLL for language, TTA where there is a target."""
+    plan, search = result["plan"], result["search"]
+    printed = PRINTED.get((result["table"], result["data"]), {}).get(row["label"])
     accuracy, size = ("-", "-") if printed is None else (f"{printed[0]:.2f} ± {printed[1]:.2f}", printed[2])
     up, down, tta, rate = (row[key] for key in (
         "upload_per_client", "download_per_client", "time_to_accuracy", "learning_rate",
     ))  # fmt: skip
-    cells = (
-        f"{row['label']} (`{row['method']}`)", accuracy, _percent(row, "accuracy"),
-        _percent(row, "accuracy_last_five"), f"{rate:g}{'*' if rate in ends else ''}", size,
-        megabytes(up["paper"]), megabytes(up["encoded"]), megabytes(down["encoded"]), f"{1e3 * row['lttr']:.1f} ms",
-        "-" if tta is None else f"{tta:.1f} s",
-    )  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    end = "*" if rate in (min(search["rates"]), max(search["rates"])) else ""
+    cells = [
+        ("method", f"{row['label']} (`{row['method']}`)"), ("paper: accuracy", accuracy),
+        ("ours: accuracy", _percent(row, "accuracy")), ("mean of last five", _percent(row, "accuracy_last_five")),
+    ]  # fmt: skip
+    if plan.get("top", 1) > 1:
+        cells += [("NLL", f"{row['loss']:.3f}"), ("perplexity", f"{math.exp(row['loss']):.0f}")]
+    cells += [("lr", f"{rate:g}{end}")]
+    if len(search.get("server_steps", [1.0])) > 1:
+        cells += [("server step", f"{row['server_step']:g}")]
+    cells += [
+        ("paper: upload", size), ("ours: `paper`", megabytes(up["paper"])),
+        ("ours: `encoded`", megabytes(up["encoded"])), ("download", megabytes(down["encoded"])),
+        ("LTTR", f"{1e3 * row['lttr']:.1f} ms"),
+    ]  # fmt: skip
+    if plan.get("target_accuracy") is not None:
+        cells += [("TTA", "-" if tta is None else f"{tta:.1f} s")]
+    return cells
 
 
 def _order(result: Result) -> list[str]:

@@ -117,6 +117,16 @@ class TestPage:
         assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.1 ms | - |" in fedavg
         assert any("| 0.06* |" in line for line in lines)  # at the end of the grid
 
+    def test_language_tells_the_likelihood_and_no_time_to_a_target_it_does_not_have(self) -> None:
+        found = result([row("FedAvg", 0.277, 0.0, loss=5.62, server_step=2.0, learning_rate=20.0)])
+        found["data"], found["seeds"] = "ptb", [0]
+        found["plan"] = {"rounds": 60, "dropout_rate": 0.5, "top": 3, "data": {"clients": 100}}
+        found["search"] = {"rates": [10, 20], "server_steps": [1, 2], "rounds": 10, "seed": 0, "judged_by": "loss"}
+        text = "\n".join(section(found))
+        assert "best loss after 10 rounds" in text.replace("\n", " ")
+        assert "| 28.54 ± 0.15 | 27.70 ± 0.00 | 27.70 ± 0.00 | 5.620 | 276 | 20* | 2 |" in text
+        assert "TTA" not in text
+
     @pytest.mark.parametrize(("ours", "turned"), [(0.84, True), (0.8461, False), (0.86, False)])
     def test_where_the_order_does_not_come_out(self, ours: float, turned: bool) -> None:
         """The paper has FedBIAD 83.59 ± .13 above FedAvg 81.18 ± 1.09: beyond both spreads."""
