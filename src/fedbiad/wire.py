@@ -44,11 +44,6 @@ def encode_reply(layout: Layout, message: ReplyMessage, assigned: Rows | None = 
     return _seal(_reply_chunks(layout, message, assigned))
 
 
-def request_size(layout: Layout, message: RequestMessage) -> int:
-    """len(encode_request(...))."""
-    return _size(_request_chunks(layout, message))
-
-
 def reply_size(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> int:
     """len(encode_reply(...)), without joining the bytes."""
     return _size(_reply_chunks(layout, message, assigned))

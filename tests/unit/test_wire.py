@@ -54,7 +54,6 @@ def test_every_kind_of_message_comes_back(case: Case) -> None:
         assert message.samples == 60
     else:
         assert wire.encode_request(case.layout, message) == case.data
-        assert wire.request_size(case.layout, message) == len(case.data)
 
 
 @pytest.mark.parametrize("assigned", [False, True])
@@ -99,7 +98,7 @@ def test_a_dense_message_costs_its_values_and_a_small_header() -> None:
     part = Dense(np.broadcast_to(np.float32(0), layout.num_weights))
     assert wire.reply_size(layout, reply_of((part,))) == 4 * 101_770 + len(TOLD) + 3 + 4
     request = RequestMessage(RUN, 1, 1, None, Payload((part,), difference=False))
-    assert wire.request_size(layout, request) == 4 * 101_770 + 10 + 3 + 4
+    assert len(wire.encode_request(layout, request)) == 4 * 101_770 + 10 + 3 + 4
 
 
 @pytest.mark.parametrize("held", [0, 1, 37, 64, 127, 128])
