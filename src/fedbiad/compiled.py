@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import strict, strict_part
 
 Keys = npt.NDArray[np.uint64]
@@ -120,3 +120,19 @@ def mean_ranks(values: FloatArray) -> FloatArray:
             ranks[order[i]] = (start + stop) / 2 / len(values)
         start = stop
     return ranks
+
+
+@strict
+def swap(pattern: Pattern, luck: FloatArray, count: IntArray) -> None:
+    """Exchange the `count[k]` luckiest held rows of client k for as many of the luckiest dropped ones, in place."""
+    for k in range(len(pattern)):
+        luckiest_first = np.argsort(-luck[k])
+        leave, come = count[k], count[k]
+        for j in luckiest_first:
+            if pattern[k, j]:
+                if leave > 0:
+                    pattern[k, j] = False
+                    leave -= 1
+            elif come > 0:
+                pattern[k, j] = True
+                come -= 1

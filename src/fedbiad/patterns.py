@@ -14,7 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad import compiled
+from fedbiad.arrays import FloatArray, Pattern
 from fedbiad.rows import Layout
 
 Scope = Literal["group", "global"]
@@ -64,20 +65,12 @@ def swap(layout: Layout, pattern: Pattern, fraction: float, luck: FloatArray, sc
     """`fraction` of the held rows (at least one) exchanged for as many dropped ones, both drawn uniformly."""
     swapped = pattern.copy()
     for rows in scopes(layout, scope):
-        own = swapped[..., rows]
-        held = own.sum(-1, keepdims=True)
+        own = np.atleast_2d(swapped)[:, rows]
+        held = own.sum(1)
         wanted = np.maximum(1, np.floor(fraction * held + HALF).astype(np.int64))
-        count = np.minimum(wanted, np.minimum(held, own.shape[-1] - held))
-        own ^= _luckiest(luck[..., rows], own, count) | _luckiest(luck[..., rows], ~own, count)
+        count = np.minimum(wanted, np.minimum(held, own.shape[1] - held))
+        compiled.swap(own, np.atleast_2d(luck)[:, rows], count)
     return swapped
-
-
-def _luckiest(luck: FloatArray, among: Pattern, count: IntArray) -> Pattern:
-    """The `count` [..., 1] rows of most luck among some."""
-    best_first = np.argsort(np.where(among, -luck, 1.0), axis=-1)
-    found = np.zeros_like(among)
-    np.put_along_axis(found, best_first, np.arange(among.shape[-1]) < count, axis=-1)
-    return found
 
 
 def scopes(layout: Layout, scope: Scope) -> list[slice]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import fast, part, strict
+from fedbiad.vector_math import exponential
 
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
@@ -106,31 +107,49 @@ def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
 def _forward(
     p: FloatArray, gram: FloatArray, a: FloatArray, h: FloatArray, chosen: IntArray, size: int, held: int
 ) -> None:
-    """h = relu(P + G A) of the chosen samples, two at a time."""
+    """h = relu(P + G A) of the chosen samples, five of them and four of A's rows at a time."""
     zero = p.dtype.type(0)
     batch = len(chosen)
-    for r in range(0, batch, 2):
-        s = r + 1
+    for r in range(batch):
         x = chosen[r]
-        y = chosen[s] if s < batch else x
         for j in range(held):
             h[r, j] = p[x, j]
-            h[s, j] = p[y, j]
+    r = 0
+    while r + 5 <= batch:
+        g0, g1, g2, g3, g4 = gram[chosen[r]], gram[chosen[r + 1]], gram[chosen[r + 2]], gram[chosen[r + 3]], gram[chosen[r + 4]]  # fmt: skip  # noqa: E501
         i = 0
-        while i + 6 <= size:
-            f0, f1, f2, f3, f4, f5 = gram[x, i], gram[x, i + 1], gram[x, i + 2], gram[x, i + 3], gram[x, i + 4], gram[x, i + 5]  # fmt: skip  # noqa: E501
-            g0, g1, g2, g3, g4, g5 = gram[y, i], gram[y, i + 1], gram[y, i + 2], gram[y, i + 3], gram[y, i + 4], gram[y, i + 5]  # fmt: skip  # noqa: E501
+        while i + 4 <= size:
+            k, m, n = i + 1, i + 2, i + 3
+            b00, b01, b02, b03 = g0[i], g0[k], g0[m], g0[n]
+            b10, b11, b12, b13 = g1[i], g1[k], g1[m], g1[n]
+            b20, b21, b22, b23 = g2[i], g2[k], g2[m], g2[n]
+            b30, b31, b32, b33 = g3[i], g3[k], g3[m], g3[n]
+            b40, b41, b42, b43 = g4[i], g4[k], g4[m], g4[n]
             for j in range(held):
-                a0, a1, a2, a3, a4, a5 = a[i, j], a[i + 1, j], a[i + 2, j], a[i + 3, j], a[i + 4, j], a[i + 5, j]
-                h[r, j] += f0 * a0 + f1 * a1 + f2 * a2 + f3 * a3 + f4 * a4 + f5 * a5
-                h[s, j] += g0 * a0 + g1 * a1 + g2 * a2 + g3 * a3 + g4 * a4 + g5 * a5
-            i += 6
+                a0, a1, a2, a3 = a[i, j], a[k, j], a[m, j], a[n, j]
+                h[r, j] += b00 * a0 + b01 * a1 + b02 * a2 + b03 * a3
+                h[r + 1, j] += b10 * a0 + b11 * a1 + b12 * a2 + b13 * a3
+                h[r + 2, j] += b20 * a0 + b21 * a1 + b22 * a2 + b23 * a3
+                h[r + 3, j] += b30 * a0 + b31 * a1 + b32 * a2 + b33 * a3
+                h[r + 4, j] += b40 * a0 + b41 * a1 + b42 * a2 + b43 * a3
+            i += 4
         while i < size:
-            f0, g0 = gram[x, i], gram[y, i]
+            b00, b10, b20, b30, b40 = g0[i], g1[i], g2[i], g3[i], g4[i]
             for j in range(held):
-                h[r, j] += f0 * a[i, j]
-                h[s, j] += g0 * a[i, j]
+                h[r, j] += b00 * a[i, j]
+                h[r + 1, j] += b10 * a[i, j]
+                h[r + 2, j] += b20 * a[i, j]
+                h[r + 3, j] += b30 * a[i, j]
+                h[r + 4, j] += b40 * a[i, j]
             i += 1
+        r += 5
+    while r < batch:
+        g0 = gram[chosen[r]]
+        for i in range(size):
+            b00 = g0[i]
+            for j in range(held):
+                h[r, j] += b00 * a[i, j]
+        r += 1
     for r in range(batch):
         for j in range(held):
             h[r, j] = max(h[r, j], zero)
@@ -138,24 +157,31 @@ def _forward(
 
 @part
 def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, scale: float, held: int) -> None:
-    """scale h W^T + b."""
+    """scale h W^T + b, five classes at a time."""
     zero = h.dtype.type(0)
     batch, classes = logits.shape
     for r in range(batch):
         c = 0
-        while c + 2 <= classes:
-            s0, s1 = zero, zero
+        while c + 5 <= classes:
+            s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
             for j in range(held):
                 s0 += h[r, j] * w[c, j]
                 s1 += h[r, j] * w[c + 1, j]
+                s2 += h[r, j] * w[c + 2, j]
+                s3 += h[r, j] * w[c + 3, j]
+                s4 += h[r, j] * w[c + 4, j]
             logits[r, c] = s0 * scale + b[c]
             logits[r, c + 1] = s1 * scale + b[c + 1]
-            c += 2
-        if c < classes:
+            logits[r, c + 2] = s2 * scale + b[c + 2]
+            logits[r, c + 3] = s3 * scale + b[c + 3]
+            logits[r, c + 4] = s4 * scale + b[c + 4]
+            c += 5
+        while c < classes:
             s0 = zero
             for j in range(held):
                 s0 += h[r, j] * w[c, j]
             logits[r, c] = s0 * scale + b[c]
+            c += 1
 
 
 @part
@@ -166,19 +192,23 @@ def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> 
     step = e.dtype.type(rate)
     total = zero
     for r in range(batch):
-        y = targets[chosen[r]]
         highest = e[r, 0]
         for c in range(1, classes):
             highest = max(highest, e[r, c])
-        total += highest - e[r, y]
+        for c in range(classes):
+            e[r, c] -= highest
+        total -= e[r, targets[chosen[r]]]
+    flat = e.reshape(batch * classes)
+    for i in range(len(flat)):  # all at once, in the full width of the processor
+        flat[i] = exponential(flat[i])
+    for r in range(batch):
         weight = zero
         for c in range(classes):
-            e[r, c] = np.exp(e[r, c] - highest)
             weight += e[r, c]
         total += np.log(weight)
         for c in range(classes):
             e[r, c] *= step / weight
-        e[r, y] -= step
+        e[r, targets[chosen[r]]] -= step
     mean: float = float(total) / batch
     return mean
 
