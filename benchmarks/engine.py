@@ -10,7 +10,9 @@ would take at the speed of a matrix product measured in the same run, on one thr
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
+import pstats
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,41 @@ def table(title: str, variants: dict[str, Experiment], repeats: int, count: int 
     return found
 
 
+def local_steps(data: FederatedData, repeats: int) -> dict[str, Any]:
+    """What one more local iteration of a client costs, its checks and changes of pattern included.
+
+    The difference between rounds of many and of few iterations: what is done once a round drops out.
+    """
+    few, many = 5, 25
+    names, widths = ("fedavg", "feddrop", "fedbiad"), (128, 256)
+    ready = {(name, width, epochs): experiment(data, name, epochs, units=width, block=50)
+             for width in widths for name in names for epochs in (few, many)}  # fmt: skip
+    times = interleaved({str(key): rounds(own) for key, own in ready.items()}, repeats, warm_up=2)
+    iterations = (many - few) * IMAGES // BATCH * SELECTED
+    found: dict[str, Any] = {}
+    print("\none more local iteration of a client, half of the units dropped by feddrop and fedbiad")
+    for width in widths:
+        for name in names:
+            pairs = zip(times[str((name, width, few))], times[str((name, width, many))], strict=True)
+            own = spread([(long - short) / iterations for short, long in pairs])
+            first = found.setdefault(f"fedavg, {width} units", own)
+            found[f"{name}, {width} units"] = {**own, "ratio": own["median"] / first["median"]}
+            print(f"  {name:8} {width} units  {1e6 * own['median']:6.2f} us  {own['median'] / first['median']:.2f}")
+    return found
+
+
+def profile(work: Work, count: int = 20) -> dict[str, float]:
+    """The share of a round's time in the functions that take most of it themselves."""
+    watcher = cProfile.Profile()
+    watcher.runcall(lambda: [work() for _ in range(count)])
+    stats: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = vars(pstats.Stats(watcher))["stats"]
+    own = {f"{Path(file).stem}.{name}" if file != "~" else name.strip("<>"): times[2]
+           for (file, _, name), times in stats.items()}  # fmt: skip
+    total = sum(own.values())
+    largest = sorted(own, key=own.__getitem__, reverse=True)[:10]
+    return {name: own[name] / total for name in largest}
+
+
 def main() -> None:
     """Run all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,6 +152,8 @@ def main() -> None:
     for epochs in (1, 5):
         by = {f"{n} workers": ours(epochs=epochs, workers=n) for n in (1, 2)}
         found[f"workers, {epochs} epochs"] = table(f"FedAvg, {epochs} epochs, by workers", by, repeats, count=10)
+    found["local steps"] = local_steps(data, repeats)
+    found["profile"] = {name: profile(rounds(ours(name=name, block=50))) for name in ("fedavg", "fedbiad")}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.out, (json.dumps(found, indent=1) + "\n").encode())
     print(f"\nwritten to {arguments.out}")
