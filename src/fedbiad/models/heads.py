@@ -70,7 +70,7 @@ class Likelihood:
 
 
 @part
-def _highest(row: FloatArray, lanes: FloatArray) -> float:
+def highest(row: FloatArray, lanes: FloatArray) -> float:
     """The largest number, looked for in lanes: a compiler does not dare to, for a NaN might be among them."""
     whole = len(row) - len(row) % LANES
     lanes[:] = row[0]
@@ -104,7 +104,7 @@ def likelihood(
             if bias.shape[1]:
                 for c in range(classes):
                     row[c] += bias[k, c]
-            top = _highest(row, lanes)
+            top = highest(row, lanes)
             if absent:
                 top = max(top, zero)
             target, share = places[k, i], shares[k, i]

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from fedbiad.arrays import Params
+from fedbiad.arrays import FloatArray, IntArray, Params
+from fedbiad.compiling import fast
 from fedbiad.models.base import WHOLE, Memory, Model
+from fedbiad.models.heads import LANES, highest
 from fedbiad.training.batches import Batch
+from fedbiad.vector_math import exponential
 
 
 class Metrics(NamedTuple):
@@ -51,9 +55,33 @@ def _judge(
     outputs = model.forward(params, batch.inputs, {}, WHOLE, memory)[0]
     targets = batch.targets[0]
     weight = torch.ones(len(targets)) if batch.weight is None else batch.weight[0]
-    nll = torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
-    likeliest = outputs.topk(min(top, outputs.shape[1]), dim=1).indices == targets[:, None]
+    nll, ahead = (torch.from_numpy(found) for found in judged(outputs.numpy(), targets.numpy()))
     return (
-        float((nll.double() * weight).sum()), float((likeliest.any(1) * weight).sum()),
-        float((likeliest[:, 0] * weight).sum()), float(weight.sum()),
+        float((nll.double() * weight).sum()), float(((ahead < top) * weight).sum()),
+        float(((ahead < 1) * weight).sum()), float(weight.sum()),
     )  # fmt: skip
+
+
+@fast
+def judged(outputs: FloatArray, targets: IntArray) -> tuple[FloatArray, IntArray]:
+    """Of every sample the negative log likelihood, and how many answers are likelier than the right one.
+
+    Of equals the first is the likelier one; what is not a number stands before everything.
+    """
+    samples, classes = outputs.shape
+    nll, ahead = np.empty(samples, outputs.dtype), np.zeros(samples, np.int64)
+    lanes = np.empty(LANES, outputs.dtype)
+    for i in range(samples):
+        row, target = outputs[i], targets[i]
+        own, top = row[target], highest(row, lanes)
+        weight = outputs.dtype.type(0)
+        for c in range(classes):
+            weight += exponential(row[c] - top)
+        nll[i] = np.log(weight) + top - own
+        count = 0
+        for c in range(target):
+            count += not row[c] < own
+        for c in range(target + 1, classes):
+            count += not row[c] <= own
+        ahead[i] = count
+    return nll, ahead
