@@ -29,11 +29,17 @@ class Network:
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     uplink: Speed = 14.0
+    """Mbit/s from a client to the server, mean over clients."""
     downlink: Speed = 110.6
+    """Mbit/s from the server to a client, mean over clients."""
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """sigma of the log-normal factor on a client's link."""
     slow_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of clients on slow devices."""
     slow_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
+    """How many times longer these train."""
     count: Literal["encoded", "paper"] = "encoded"
+    """Which count of bytes travels."""
 
     def upload_seconds(self, client: npt.ArrayLike, size: npt.ArrayLike, seed: int) -> FloatArray:
         """Seconds in which each client uploads `size` bytes (one number, or one a client)."""

@@ -40,11 +40,17 @@ class DataPlan:
 
     __pydantic_config__ = CLOSED
     name: Literal["mnist", "fmnist", "digits", "ptb", "wikitext2", "reddit", "mapped"]
+    """The data set; `mapped`: clients of your own, from the directory `path`."""
     clients: Count
+    """How many clients the data are dealt to."""
     partition: Literal["labels", "cyclic", "dirichlet", "iid", "users"] = "labels"
+    """How they are dealt: see docs/data.md. `users`: as they wrote them (Reddit)."""
     labels_per_client: Count = 5
+    """Labels a client has (`labels`, `cyclic`)."""
     concentration: Positive = 0.5
+    """Of the Dirichlet distribution over labels (`dirichlet`): the smaller, the less alike clients are."""
     image_size: Count | None = None
+    """Images are brought to this side; None: as they are."""
     vocabulary: Count | None = None
     """Words of a language model, the commonest of the training part; all others are `<unk>`."""
     bptt: Count = 20
@@ -52,7 +58,9 @@ class DataPlan:
     carry: bool = False
     """Whether clients read their text in order, the state carried from one window to the next."""
     cased: bool = False
+    """WikiText-2 with upper case."""
     collection: Literal["college", "pushshift"] = "college"
+    """Which Reddit collection: see docs/data.md."""
     path: str | None = None
     """The directory of clients of your own (`name = "mapped"`)."""
 
@@ -63,10 +71,15 @@ class ModelPlan:
 
     __pydantic_config__ = CLOSED
     name: Literal["mlp", "cnn", "lstm"] = "mlp"
+    """The kind of model."""
     hidden: Annotated[tuple[Count, ...], Field(min_length=1)] = (128,)
+    """Units of the hidden layers; of a CNN or an LSTM the one width."""
     filters: tuple[Count, Count] = (8, 16)
+    """Filters of the two convolutions of a CNN."""
     embedding: Count = 300
+    """Width of the word vectors of an LSTM."""
     layers: Count = 2
+    """Layers of an LSTM."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +88,19 @@ class TrainingPlan:
 
     __pydantic_config__ = CLOSED
     learning_rate: Positive
+    """eta, of the clients' plain SGD."""
     iterations: Count = 20
+    """V: local iterations a round."""
     batch: Count = 10
+    """Samples (or windows) of a mini-batch."""
     selected: Count | Share = 0.1
+    """Clients a round: a share (0.1) or a number (100)."""
     server_step: Positive = 1.0
+    """gamma: how far the server goes towards the aggregate; 1 is the paper."""
     dropout: Rate = 0.0
+    """Ordinary dropout inside local training, apart from what is uploaded."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of the clients' SGD."""
     clip: Positive | None = None
     """The largest norm of a client's gradient; larger ones are scaled down to it."""
 
@@ -93,8 +113,11 @@ class EnginePlan:
     block: Count | None = None
     """Clients trained side by side; None: what was measured to suit the model. Another size changes rounding alone."""
     form: Form = "auto"
+    """How local training is computed; `auto` takes the fastest form that is exact (`fedbiad describe` tells)."""
     checkpoint_every: Count = 1
+    """Rounds between two checkpoints; a resumed run goes on from the last."""
     threads: Count = 1
+    """Threads of torch; more than one pays only for large models on idle cores."""
     workers: Count = 1
     """Processes that train blocks of clients side by side, one thread each; the result is the same to the bit."""
     transport: Literal["local", "ray"] = "local"
@@ -115,12 +138,19 @@ class Plan:
     data: DataPlan
     training: TrainingPlan
     name: str = "unnamed"
+    """Shown in tables; by default the file's name."""
     method: str = "fedbiad"
+    """A method, or `method:profile+compressor:profile`: see docs/methods.md."""
     rounds: Count = 60
+    """R."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of everything random."""
     dropout_rate: Rate = 0.5
+    """p, of every method that drops rows."""
     evaluate_on: Literal["test", "validation"] = "test"
+    """The data U_r is judged on; validation data are held out of training."""
     evaluate_every: Count = 1
+    """Rounds between two judgements."""
     evaluate_last: Count = 5
     """Rounds at the end that are all judged, whatever the interval."""
     top: Count = 1
@@ -133,7 +163,9 @@ class Plan:
     watch: Annotated[int, Field(ge=0)] | None = None
     """The client whose loss trend and scores are recorded; by default one that is selected often."""
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of methods, a table each: `[methods.fedbiad]`."""
     compressors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of compressors, a table each: `[compressors.dgc]`."""
 
     def resolved(self, name: str | None = None) -> tuple[Method, Compressor | None]:
         """The method and the compressor of a name, with the plan's dropout rate and the options of their tables."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import shlex
 from pathlib import Path
 from typing import Any
@@ -73,3 +75,10 @@ def test_make_targets_of_the_readme_exist() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_the_page_of_plans_is_that_of_the_code() -> None:
+    """It fails where a key says nothing about itself, too."""
+    script = ROOT / "scripts" / "plan_page.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
