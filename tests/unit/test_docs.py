@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
-import shlex
 from pathlib import Path
 from typing import Any
 
