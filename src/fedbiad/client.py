@@ -62,7 +62,7 @@ class LocalTraining:
 
         The fused form gains until its calls no longer count; others until a block's weights leave the caches.
         """
-        return 50 if self.chosen[0] == "fused" else max(1, min(20, 16_000_000 // self.layout.num_weights))
+        return 50 if self.chosen[0] == "fused" else max(1, min(20, 8_000_000 // self.layout.num_weights))
 
     def trainer(self, received: Params, cohort: Cohort, data: LocalSamples, pattern: Pattern, noise: Noise) -> Trainer:
         """The block of clients at the start of a round; line 9 of Algorithm 1: U^{k,0} <- U_{r-1}."""

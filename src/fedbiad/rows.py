@@ -152,7 +152,8 @@ class Layout:
     def scatter(self, u: Params, compact: Params, indices: dict[str, list[tuple[int, Tensor]]]) -> None:
         """Write a compact sub-model back into the full parameters, in place; the inverse of `gather`."""
         for param, full in u.items():
-            _put(full, compact[param], indices.get(param, []))
+            if compact[param] is not full:
+                _put(full, compact[param], indices.get(param, []))
 
     def kept_entries(self, pattern: Pattern) -> npt.NDArray[np.bool_]:
         """Which weights one client's pattern [rows] keeps, in full coordinates [N]."""

@@ -43,11 +43,12 @@ class CompactStep(LocalStep):
 
     def _gather(self, pattern: Pattern) -> None:
         self.pattern = pattern
-        self.indices = self.layout.kept_indices(pattern)
+        groups = () if pattern.all() else self.layout.groups  # where all rows are held, the model is as it is
+        self.indices = self.layout.kept_indices(pattern) if groups else {}
         self.u = self.layout.gather(self.full, self.indices)
         self._kept = {
             group.name: torch.from_numpy(kept_rows(pattern[:, self.layout.ranges[group.name]], group.name))
-            for group in self.layout.groups
+            for group in groups
         }
 
     @property
@@ -59,12 +60,12 @@ class CompactStep(LocalStep):
         return {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
 
     def output_rows(self) -> tuple[Tensor | None, int]:
-        groups = [group for group in self.layout.groups if group.output]
+        groups = [group for group in self.layout.groups if group.output and group.name in self.kept]
         return (self.kept[groups[0].name], groups[0].size) if groups else (None, 0)
 
     def full_outputs(self, outputs: Tensor) -> Tensor:
         for group in self.layout.groups:
-            if group.output:  # a dropped class keeps its place, with logit 0
+            if group.output and group.name in self.kept:  # a dropped class keeps its place, with logit 0
                 kept = self.kept[group.name][:, None, :].expand(outputs.shape)
                 outputs = outputs.new_zeros(*outputs.shape[:2], group.size).scatter(2, kept, outputs)
         return outputs
