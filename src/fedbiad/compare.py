@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -106,7 +107,7 @@ def run(
                         if code == 0:
                             on_finish(cell)
                         if code not in (0, INTERRUPTED) and not told:
-                            raise RunError(f"{cell.name} failed:\n{log.read_text().strip()}")
+                            raise RunError(f"{cell.name} failed:\n{_why(code, log)}")
         finally:
             for _, process, _ in active:
                 process.terminate()
@@ -136,6 +137,16 @@ def _launch(cell: Cell, scratch: Path) -> tuple[subprocess.Popen[bytes], Path]:
             command, stdout=subprocess.DEVNULL, stderr=stream, env=environment, start_new_session=True
         )
     return process, log
+
+
+def _why(code: int, log: Path) -> str:
+    """What a process that failed has said, and if a signal ended it, which."""
+    said = log.read_text().strip()
+    if code < 0:
+        name = signal.Signals(-code).name
+        memory = " (out of memory? try fewer --jobs)" if name == "SIGKILL" else ""
+        said = f"{said}\nended by {name}{memory}; the same command goes on with what is missing".strip()
+    return said
 
 
 def _rounds_done(cell: Cell) -> int:
