@@ -87,9 +87,15 @@ def main() -> None:
     data = load_federated(plan)
     assert isinstance(data, FederatedData)
     runs(plan, data)
-    experiment, alone = build(plan, data), build(plan.replace(engine={"block": 1}), data)
+    experiment = build(plan, data)
     sizes(experiment, tuple(range(0, 7 * arguments.clients, 7)), arguments.rounds)
-    times(experiment, alone, arguments.repeat)
+    variants = {
+        "step by step": {"block": 1, "form": "compact"},
+        "fused": {"block": 1},
+        "fused, in a block": {"block": 20},
+    }
+    trainers = {label: build(plan.replace(engine=engine), data) for label, engine in variants.items()}
+    times(experiment, trainers, arguments.repeat)
 
 
 # ---------------------------------------------------------------------- bytes
@@ -206,30 +212,35 @@ def log2_choices(size: int, count: int) -> float:
 # ---------------------------------------------------------------------- time
 
 
-def times(experiment: Experiment, alone: Experiment, repeat: int) -> None:
-    """Print encoding and decoding as shares of the local training of one client, alone and in a block of 20."""
+def times(experiment: Experiment, trainers: dict[str, Experiment], repeat: int) -> None:
+    """Print encoding and decoding as shares of the local training of one client.
+
+    Step by step is how a client trains any model; the fused form is the simulator's, for networks of one hidden layer.
+    """
     layout, u, ids = experiment.server.layout, experiment.initial(), tuple(range(20))
     reply = trained(experiment, u, 1, ids)[3]
     messages = {"dense": reply}
     for name, compressor in NAMES.items():
         messages[name], _ = compressed(experiment, reply, compressor, compressor.init_client(layout.num_weights))
-    training: dict[str, list[float]] = {"alone": [], "in a block": []}
+    training: dict[str, list[float]] = {label: [] for label in trainers}
     spent: dict[str, list[float]] = {name: [] for name in messages}
     for i in range(repeat):
-        for label, chosen, asked in (("alone", alone, (i % 20,)), ("in a block", experiment, ids)):
-            for updates in chosen.transport.exchange(Request(1, u, asked)):
+        for label, trainer in trainers.items():
+            asked = ids if "block" in label else (i % 20,)
+            for updates in trainer.transport.exchange(Request(1, u, asked)):
                 training[label].append(float(updates.local_seconds[0]))
         for name, message in messages.items():
             began = time.perf_counter()
             data = wire.encode_reply(layout, message)
             wire.decode_reply(data, layout, RUN, message.round, message.client)
             spent[name].append(time.perf_counter() - began)
-    one, many = (statistics.median(training[label]) for label in ("alone", "in a block"))
-    print(f"\nencode + decode, against a client's training: {1000 * one:.1f} ms alone, {1000 * many:.1f} ms in a block")
-    print(f"{'':16} {'ms':>8} {'of alone':>9} {'of block':>9}")
+    each = {label: statistics.median(own) for label, own in training.items()}
+    told = ", ".join(f"{1000 * seconds:.1f} ms {label}" for label, seconds in each.items())
+    print(f"\nencode + decode, against a client's training: {told}")
+    print(f"{'':16} {'ms':>8} " + " ".join(f"{label:>17}" for label in each))
     for name, values in spent.items():
         median = statistics.median(values)
-        print(f"{name:16} {1000 * median:8.2f} {median / one:9.3f} {median / many:9.3f}")
+        print(f"{name:16} {1000 * median:8.2f} " + " ".join(f"{median / seconds:17.3f}" for seconds in each.values()))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import argparse
 import importlib
 import importlib.util
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -90,10 +91,17 @@ def run_random(count: int, sealed: bool, seed: int) -> None:
     print(f"random, {tally}", flush=True)
 
 
+def compiled_modules() -> list[str]:
+    """What numba compiles cannot be instrumented."""
+    root = Path(__file__).parent.parent / "src"
+    found = [path for path in root.rglob("*.py") if re.search(r"fedbiad\.compiling|numba", path.read_text())]
+    return [".".join(path.relative_to(root).with_suffix("").parts) for path in found]
+
+
 def run_atheris(count: int, sealed: bool, seed: int) -> None:
     """libFuzzer's mutations, kept where they reach new branches of the reader; the first byte chooses the message."""
     atheris = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["fedbiad.wire", "fedbiad.coding"]):
+    with atheris.instrument_imports(include=["fedbiad"], exclude=compiled_modules()):
         corpus = cases()
     tally, directory = Tally(sealed, corpus), tempfile.TemporaryDirectory(prefix="fedbiad-fuzz-")
 
