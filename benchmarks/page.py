@@ -28,7 +28,7 @@ NEXT = """
 `kernels.train` is local training itself. `torch.addmm` makes X U1^T once a round and client, `_first` the change A^T X
 that is summed: products at the speed of the machine, the same for every form, and now the larger part. What would be
 next: leave the background of the images out of them (four of five pixels of MNIST are one constant; plain compiled
-loops over the others were tried and won a third of it), and write the sum of all A^T X of a block as one product with
+loops over the others were no faster than whole products), and write the sum of all A^T X of a block as one product with
 the weighted A's, which gives up that a block's sum is the sum of its clients' own numbers.
 """
 
