@@ -18,7 +18,7 @@ from fedbiad.plan import load
 def test_a_run_ended_by_a_signal_says_so_and_the_rest_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = Cell("fedavg", load("digits", {"rounds": "400", "method": "fedavg"}), tmp_path / "fedavg-seed0")
+    cell = Cell("fedavg", load("digits", {"rounds": "150", "method": "fedavg"}), tmp_path / "fedavg-seed0")
     launch = compare._launch
 
     def killed_after_a_round(own: Cell, scratch: Path) -> tuple[subprocess.Popen[bytes], Path]:
@@ -37,4 +37,4 @@ def test_a_run_ended_by_a_signal_says_so_and_the_rest_can_go_on(
         with pytest.raises(RunError, match=r"ended by SIGKILL \(out of memory\? try fewer --jobs\); the same command"):
             compare.run([cell], 1, lambda *_: None, lambda: False)
     [summary] = compare.run([cell], 1, lambda *_: None, lambda: False)
-    assert summary["rounds"] == 400
+    assert summary["rounds"] == 150

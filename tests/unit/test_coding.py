@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from math import comb, lgamma, log, log2
 
@@ -98,6 +99,7 @@ def test_bad_varints(data: bytes, reason: str) -> None:
 @given(st.integers(0, 400), st.integers(2, 40), SEEDS)
 @example(36, 36, 209446967)  # a spare byte makes another message of it
 @example(100, 10, 0)  # a spare byte makes the same message of it
+@example(132, 13, 206)  # a carry
 def test_streams_end_without_spare_bytes_and_come_back(count: int, alphabet: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.integers(1, 1000, alphabet).astype(np.float64)
@@ -105,7 +107,7 @@ def test_streams_end_without_spare_bytes_and_come_back(count: int, alphabet: int
     sink = Sink()
     sink.code(symbols, table(weights))
     data = sink.coded()
-    assert len(data) <= sink.bits() / 8 + 1
+    assert len(data) <= math.ceil(sink.bits() / 8) + 1  # one more where the last byte would carry into those before
     assert not data.endswith(b"\0")
     source = reader(sink)
     assert np.array_equal(source.code(count, table(weights)), symbols)
