@@ -9,6 +9,8 @@ from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import strict, strict_part
 
 Keys = npt.NDArray[np.uint64]
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""What SplitMix64 goes on by (Steele et al. 2014)."""
 
 
 @strict
@@ -50,7 +52,7 @@ def shift(flat: FloatArray, places: IntArray, std: float, z: npt.NDArray[np.floa
 
 @strict_part
 def mixed(x: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser (Steele et al. 2014)."""
+    """SplitMix64's finaliser."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -67,7 +69,7 @@ def hashed_pairs(
     """
     low = np.uint64(0xFFFFFFFF)
     for i in range(len(index)):
-        word = mixed((np.uint64(index[i]) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + first)
+        word = mixed((np.uint64(index[i]) + np.uint64(1)) * GOLDEN + first)
         word = mixed(word ^ second)
         uniform[i] = np.float32(np.uint32(word & low)) * np.float32(2.0**-32) + np.float32(2.0**-33)
         angle[i] = np.float32(np.uint32(word >> np.uint64(32))) * np.float32(2 * np.pi * 2.0**-32)
@@ -86,7 +88,7 @@ def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
         for start in range(0, length, size):
             order = np.arange(size)
             for i in range(size - 1, 0, -1):
-                state += np.uint64(0x9E3779B97F4A7C15)
+                state += GOLDEN
                 j = np.int64(((mixed(state) >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
                 order[i], order[j] = order[j], order[i]
             stop = min(start + size, length)
@@ -101,7 +103,7 @@ def uniforms(keys: Keys, count: int) -> FloatArray:
     for k in range(len(keys)):
         state = keys[k]
         for i in range(count):
-            state += np.uint64(0x9E3779B97F4A7C15)
+            state += GOLDEN
             drawn[k, i] = (np.float64(mixed(state) >> np.uint64(12)) + 0.5) * 2.0**-52
     return drawn
 

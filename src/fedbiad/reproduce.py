@@ -110,7 +110,7 @@ EXTRA: dict[tuple[str, str], dict[str, Variant]] = {
         **_WITH_DROPOUT,
         "FedBIAD p=.2": Variant("fedbiad", plan={"dropout_rate": 0.2}),
         "FedBIAD units": Variant("fedbiad", plan={"methods": {"fedbiad": {"rows": "lstm-units"}}}),
-        # over all local data the trend would take a hundred times as long as the training
+        # over all local data the trend would look at 9,300 tokens an iteration, the training at 80
         "FedBIAD letter, batch trend": Variant(
             "fedbiad-letter", plan={"methods": {"fedbiad-letter": {"trend": "batch"}}}
         ),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.compiled import GOLDEN, mixed
 from fedbiad.compiling import fast, strict
 from fedbiad.payloads import Float32
 
@@ -16,16 +17,12 @@ Counts = npt.NDArray[np.int32]
 
 TOGETHER = 16
 """Neighbours that fight as one, until one of them is chosen."""
-GOLDEN, MIX_1, MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @strict
 def uniform(key: int, index: int) -> float:
     """Draw `index` of a key, in [0, 1): SplitMix64, 53 bits."""
-    word = np.uint64(key) + np.uint64(index + 1) * GOLDEN
-    word = (word ^ (word >> np.uint64(30))) * MIX_1
-    word = (word ^ (word >> np.uint64(27))) * MIX_2
-    word ^= word >> np.uint64(31)
+    word = mixed(np.uint64(key) + np.uint64(index + 1) * GOLDEN)
     return float(word >> np.uint64(11)) * 2.0**-53
 
 
