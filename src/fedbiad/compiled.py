@@ -32,12 +32,16 @@ def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weigh
 
 
 @strict
-def accumulate_columns(total: FloatArray, change: FloatArray, columns: IntArray, weight: float) -> None:
-    """total[:, columns] += weight change."""
-    w = total.dtype.type(weight)
-    for i in range(len(total)):
-        for j in range(len(columns)):
-            total[i, columns[j]] += w * change[i, j]
+def accumulate_held(
+    total: FloatArray, changes: FloatArray, members: IntArray, pattern: Pattern, weights: FloatArray
+) -> None:
+    """total += weights[n] changes[members[n]] for each n, in the columns of pattern[n]."""
+    for n in range(len(members)):
+        change = changes[members[n]]
+        for i in range(total.shape[0]):
+            for j in range(total.shape[1]):
+                if pattern[n, j]:
+                    total[i, j] += weights[n] * change[i, j]
 
 
 @strict
@@ -127,14 +131,25 @@ def mean_ranks(values: FloatArray) -> FloatArray:
 @strict
 def swap(pattern: Pattern, luck: FloatArray, count: IntArray) -> None:
     """Exchange the `count[k]` luckiest held rows of client k for as many of the luckiest dropped ones, in place."""
+    room = 0 if len(count) == 0 else count.max()
+    best, rows = np.empty((2, room), np.float64), np.empty((2, room), np.int64)
     for k in range(len(pattern)):
-        luckiest_first = np.argsort(-luck[k])
-        leave, come = count[k], count[k]
-        for j in luckiest_first:
-            if pattern[k, j]:
-                if leave > 0:
-                    pattern[k, j] = False
-                    leave -= 1
-            elif come > 0:
-                pattern[k, j] = True
-                come -= 1
+        if count[k] == 0:
+            continue
+        found = np.zeros(2, np.int64)
+        for j in range(pattern.shape[1]):
+            side = np.int64(pattern[k, j])
+            at = found[side]
+            if at < count[k]:
+                found[side] += 1
+            elif luck[k, j] > best[side, at - 1]:
+                at -= 1
+            else:
+                continue
+            while at > 0 and luck[k, j] > best[side, at - 1]:  # the luckiest first
+                best[side, at], rows[side, at] = best[side, at - 1], rows[side, at - 1]
+                at -= 1
+            best[side, at], rows[side, at] = luck[k, j], j
+        for n in range(count[k]):
+            pattern[k, rows[0, n]] = True
+            pattern[k, rows[1, n]] = False

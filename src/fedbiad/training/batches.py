@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -84,13 +85,20 @@ class LocalData:
         self._visits = torch.from_numpy(schedule + starts[:, None])
         self._whole: Batch | None = None
 
-    def samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the client at this place, not copied."""
-        return self._inputs[self.spans[client]], self._targets[self.spans[client]]
+    @cached_property
+    def vectors(self) -> list[Tensor]:
+        """Each client's inputs as vectors [samples, inputs], not copied."""
+        flat = self._inputs.flatten(1)
+        return [flat[own] for own in self.spans]
+
+    @cached_property
+    def targets(self) -> list[Tensor]:
+        """Each client's targets [samples], not copied."""
+        return [self._targets[own] for own in self.spans]
 
     def gram(self, client: int) -> Tensor:
         """X X^T + 1 of the client at this place: its samples with a 1 appended for the bias."""
-        return self._grams.of(self.spans[client].start, self.samples(client)[0].flatten(1))
+        return self._grams.of(self.spans[client].start, self.vectors[client])
 
     @property
     def sizes(self) -> list[int]:

@@ -46,15 +46,15 @@ class DualTrainer:
         self.scale = np.broadcast_to(np.asarray(scale, dtype=np.float64), (clients,))
         self.ends = np.cumsum(data.sizes)
         self.parts = [slice(end - size, end) for end, size in zip(self.ends.tolist(), data.sizes, strict=True)]
-        samples = [data.samples(k) for k in range(clients)]
-        self.x, self.targets = [x.flatten(1) for x, _ in samples], [y for _, y in samples]
+        self.x, self.targets = data.vectors, data.targets
         self.grams = [data.gram(k) for k in range(clients)]
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
+        first = _transposed(u[W1])
         for k, part in enumerate(self.parts):
             # of all rows, held or not: picking some of them out would cost what it saves
-            torch.addmm(u[B1][k], self.x[k], u[W1][k].T, out=self.p[part])
+            torch.addmm(u[B1][k], self.x[k], first[k], out=self.p[part])
         self.set_pattern(pattern)
 
     def set_pattern(self, pattern: Pattern) -> None:
@@ -200,19 +200,16 @@ class DualLearned:
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
         moved = {name: torch.zeros(shape, dtype=self.w.dtype) for name, shape in layout.shapes.items()}
         first, bias, second, out = (moved[name].numpy() for name in (W1, B1, W2, B2))
-        all_bias, all_second, all_out = self.bias.numpy(), self.w.numpy(), self.b.numpy()
+        room = torch.empty_like(moved[W1])
+        change = room.numpy()
         for client, own, weight in zip(members.tolist(), pattern, weights, strict=True):
             rows = np.flatnonzero(own)
-            change = self._first(client, rows).numpy()
-            if len(rows) == len(own):
-                compiled.accumulate(first.reshape(-1), change.reshape(-1), weight)
-                compiled.accumulate(bias, all_bias[client], weight)
-                compiled.accumulate(second.reshape(-1), all_second[client].reshape(-1), weight)
-            else:
-                compiled.accumulate_rows(first, change, rows, weight)
-                compiled.accumulate_rows(bias[:, None], all_bias[client][rows, None], rows, weight)
-                compiled.accumulate_columns(second, all_second[client][:, rows], rows, weight)
-            compiled.accumulate(out, all_out[client], weight)
+            self._first(client, rows, out=room[: len(rows)])
+            compiled.accumulate_rows(first, change, rows, weight)
+        each = np.asarray(weights, dtype=first.dtype)
+        compiled.accumulate_held(bias[None], self.bias.numpy()[:, None], members, pattern, each)
+        compiled.accumulate_held(second, self.w.numpy(), members, pattern, each)
+        compiled.accumulate_held(out[:, None], self.b.numpy()[:, :, None], members, np.ones_like(pattern[:, :1]), each)
         return Total(moved, count_holders(layout, pattern, weights), float(sum(weights)))
 
     def row_norms(self, layout: Layout) -> FloatArray:
@@ -230,7 +227,14 @@ class DualLearned:
     def _parts(self) -> list[Tensor]:
         return [self.a[end - size : end] for end, size in zip(self.ends, np.diff(self.ends, prepend=0), strict=True)]
 
-    def _first(self, client: int, rows: IntArray) -> Tensor:
+    def _first(self, client: int, rows: IntArray, out: Tensor | None = None) -> Tensor:
         """The changes of some rows of the first layer; the same to the bit for every caller."""
         a = self._parts[client]
-        return (a if len(rows) == a.shape[1] else a[:, torch.from_numpy(rows)]).T @ self.x[client]
+        chosen = a if len(rows) == a.shape[1] else a[:, torch.from_numpy(rows)]
+        return torch.mm(chosen.T, self.x[client], out=out)
+
+
+def _transposed(first: Tensor) -> Tensor:
+    """Every client's first layer with inputs first [clients, inputs, units], as products read it fastest."""
+    different = first[:1] if first.stride(0) == 0 else first
+    return different.transpose(1, 2).contiguous().expand(len(first), -1, -1)

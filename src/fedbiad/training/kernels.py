@@ -70,26 +70,32 @@ def exchange(
 
     `rows` [clients, places] says which unit stands in each of the first `count[k]` places; as many come as go.
     """
+    places = np.empty(rows.shape[1], np.int64)
     for k in range(len(pattern)):
         first, last = ends[k - 1] if k else 0, ends[k]
+        leaving = 0
+        for j in range(count[k]):
+            if not pattern[k, rows[k, j]]:
+                places[leaving] = j
+                leaving += 1
+        if leaving == 0:
+            continue
         missing = pattern[k].copy()
         missing[rows[k, : count[k]]] = False
         coming = np.flatnonzero(missing)
-        n = 0
-        for j in range(count[k]):
-            old = rows[k, j]
-            if pattern[k, old]:
-                continue
-            new = coming[n]
-            n += 1
-            rows[k, j] = new
-            for i in range(first, last):
-                a[i, old] = held_a[i, j]
+        for i in range(first, last):  # sample by sample: the units of one stand side by side
+            for n in range(leaving):
+                j, new = places[n], coming[n]
+                a[i, rows[k, j]] = held_a[i, j]
                 held_a[i, j] = a[i, new]
                 held_p[i, j] = p[i, new]
-            for c in range(w.shape[1]):
-                w[k, c, old] = held_w[k, c, j]
+        for c in range(w.shape[1]):
+            for n in range(leaving):
+                j, new = places[n], coming[n]
+                w[k, c, rows[k, j]] = held_w[k, c, j]
                 held_w[k, c, j] = w[k, c, new]
+        for n in range(leaving):
+            rows[k, places[n]] = coming[n]
 
 
 @part

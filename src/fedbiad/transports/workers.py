@@ -6,17 +6,19 @@ added in the order of the blocks. A process that dies is replaced, and its block
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
 import signal
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import Any
+from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, multiprocessing
+from torch import multiprocessing
 
 from fedbiad.aggregation import Total
 from fedbiad.arrays import Params
@@ -40,6 +42,9 @@ class _Sums:
     weight: float
 
 
+_Trained = tuple[Updates, States, _Sums]
+
+
 class Workers:
     """`workers` processes; clients' states are kept in `store`, in this one."""
 
@@ -47,7 +52,7 @@ class Workers:
         self.training, self.store, self.seed, self.block, self.workers = training, store, seed, block, workers
         self._u: Params = {}
         self._slots: list[Params] = []
-        self._pool: ProcessPoolExecutor | None = None
+        self._crew: list[_Worker] = []
 
     @property
     def num_clients(self) -> int:
@@ -59,23 +64,18 @@ class Workers:
         self._share(request.u)
         asked = Cohort(self.seed, request.round, request.ids, request.assigned)
         cohorts = [asked.part(slice(i, i + self.block)) for i in range(0, len(asked), self.block)]
-        tasks: dict[int, Future[tuple[Updates, States, _Sums]]] = {}
+        waiting, done = deque(range(len(cohorts))), dict[int, _Trained]()
         deaths = 0
         for i, cohort in enumerate(cohorts):
-            while True:
-                try:
-                    for j in range(i, min(i + len(self._slots), len(cohorts))):
-                        if j not in tasks:
-                            tasks[j] = self._submit(j % len(self._slots), cohorts[j])
-                    updates, states, sums = tasks.pop(i).result()
-                    break
-                except BrokenProcessPool:
-                    deaths += 1
-                    if deaths > DEATHS:
-                        raise RunError(_dying(request.round, cohort)) from None
-                    tasks = {j: task for j, task in tasks.items() if task.done() and task.exception() is None}
-                    self._close_pool()
-            deaths = 0
+            while i not in done:
+                self._hand_out(cohorts, waiting, i + len(self._slots))
+                answers, lost = self._answers()
+                done.update(answers)
+                deaths = 0 if answers else deaths + len(lost)
+                if deaths > DEATHS:
+                    raise RunError(_dying(request.round, cohort))
+                waiting.extendleft(sorted(lost, reverse=True))
+            updates, states, sums = done.pop(i)
             self.store.take(states)
             moved = {name: value.clone() for name, value in self._slots[i % len(self._slots)].items()}
             holders = {name: torch.from_numpy(value) for name, value in sums.holders.items()}
@@ -83,18 +83,48 @@ class Workers:
 
     def processes(self) -> list[int]:
         """Their numbers, as the system knows them."""
-        return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+        return [worker.process.pid for worker in self._crew if worker.process.pid is not None]
 
     def close(self) -> None:
-        """End the processes."""
-        self._close_pool()
+        """End the processes, whatever they are at."""
+        for worker in self._crew:
+            worker.end()
+        self._crew = []
 
-    def _submit(self, slot: int, cohort: Cohort) -> Future[tuple[Updates, States, _Sums]]:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self.workers, multiprocessing.get_context("spawn"), _begin, (self.training, self._u, self._slots)
-            )
-        return self._pool.submit(_train, slot, cohort, self.store.lend(cohort.ids))
+    def _hand_out(self, cohorts: list[Cohort], waiting: deque[int], free: int) -> None:
+        """Blocks below `free`, whose sums have a place, to those that have least to do.
+
+        First come the first processes, so that with a block for each every process sees much the same clients round
+        after round, whose Gram matrices it has.
+        """
+        while waiting and waiting[0] < free:
+            worker = min(self._crew, key=lambda worker: len(worker.blocks))
+            if len(worker.blocks) >= AHEAD:
+                return
+            i = waiting.popleft()
+            worker.hand(i, i % len(self._slots), cohorts[i], self.store.lend(cohorts[i].ids))
+
+    def _answers(self) -> tuple[dict[int, _Trained], list[int]]:
+        """Blocks that were trained, and blocks whose process died, once there are any; who died is replaced."""
+        answers: dict[int, _Trained] = {}
+        lost: list[int] = []
+        wait([end for worker in self._crew for end in (worker.pipe, worker.process.sentinel)])
+        for place, worker in enumerate(self._crew):
+            try:
+                while worker.blocks and worker.pipe.poll():
+                    i, answer = worker.pipe.recv()
+                    if isinstance(answer, Exception):
+                        raise answer
+                    answers[i] = answer
+                    worker.blocks.remove(i)
+                alive = worker.process.is_alive()
+            except (EOFError, OSError, pickle.UnpicklingError):  # it died, perhaps in the middle of an answer
+                alive = False
+            if not alive:
+                lost += worker.blocks
+                worker.end()
+                self._crew[place] = self._new()
+        return answers, lost
 
     def _share(self, u: Params) -> None:
         """Put U where every process sees it; none is at work between rounds."""
@@ -103,11 +133,34 @@ class Workers:
             self._slots = [_shared(u) for _ in range(AHEAD * self.workers)]
         for name, value in u.items():
             self._u[name].copy_(value)
+        self._crew = self._crew or [self._new() for _ in range(self.workers)]
 
-    def _close_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+    def _new(self) -> _Worker:
+        return _Worker((self.training, self._u, self._slots))
+
+
+class _Worker:
+    """A process, the way to it, and the blocks it was handed, in order."""
+
+    def __init__(self, known: tuple[BlockTraining, Params, list[Params]]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=_work, args=(there, *known), daemon=True)
+        self.process.start()
+        there.close()
+        self.blocks: list[int] = []
+
+    def hand(self, i: int, slot: int, cohort: Cohort, states: States) -> None:
+        """One more block; a process that is gone is found when answers are looked for."""
+        self.blocks.append(i)
+        with contextlib.suppress(OSError):
+            self.pipe.send((i, slot, cohort, states))
+
+    def end(self) -> None:
+        """End the process."""
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join()
 
 
 def _shared(u: Params) -> Params:
@@ -123,23 +176,28 @@ def _dying(round_: int, cohort: Cohort) -> str:
 
 # ---------------------------------------------------------------------- in the processes
 
-_here: dict[str, Any] = {}
 
-
-def _begin(training: BlockTraining, u: Params, slots: Sequence[Params]) -> None:
+def _work(pipe: Connection, training: BlockTraining, u: Params, slots: Sequence[Params]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process alone decides what an interrupt means
     torch.set_num_threads(1)
-    _here.update(training=training, u=u, slots=slots)
+    if hasattr(os, "SCHED_BATCH"):  # being woken must not take the core from the process that is handing out blocks
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(EOFError, OSError):  # the first process is gone
+        while True:
+            i, slot, cohort, states = pipe.recv()
+            try:
+                answer: _Trained | Exception = _train(training, u, slots[slot], cohort, states)
+            except Exception as error:  # to be raised where the run is
+                answer = error
+            pipe.send((i, answer))
 
 
-def _train(slot: int, cohort: Cohort, states: States) -> tuple[Updates, States, _Sums]:
-    training: BlockTraining = _here["training"]
-    u: dict[str, Tensor] = _here["u"]
+def _train(training: BlockTraining, u: Params, slot: Params, cohort: Cohort, states: States) -> _Trained:
     updates, after = training.train(u, cohort, states)
     total = updates.total
     if total is None:
         raise RunError("a block without sums")
-    for name, place in _here["slots"][slot].items():
+    for name, place in slot.items():
         place.copy_(total.moved[name])
     sums = _Sums({name: value.numpy() for name, value in total.holders.items()}, total.weight)
     return updates.without_sums(), after, sums
