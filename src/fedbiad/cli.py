@@ -28,10 +28,11 @@ from fedbiad.files import safe_name
 from fedbiad.plan import CORPORA, Plan
 from fedbiad.progress import Reporter, StageProgress, bars, megabytes
 from fedbiad.report import write_report
-from fedbiad.reproduce import SETTINGS, TABLES, Reproduction
+from fedbiad.reproduce import Reproduction
 from fedbiad.reproduce import reproduce as _reproduce
 from fedbiad.results import write_results
 from fedbiad.rundir import RunDir
+from fedbiad.tables import DATA, TABLES
 
 app = typer.Typer(
     name="fedbiad", no_args_is_help=True, invoke_without_command=True, add_completion=False,
@@ -149,7 +150,10 @@ def compare(
 @app.command()
 def reproduce(
     table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
-    data: Annotated[str, typer.Option(help=f"Comma-separated data sets, of {', '.join(SETTINGS)}.")] = "mnist,fmnist",
+    data: Annotated[str | None, typer.Option(
+        help="Comma-separated data sets \\[default: mnist,fmnist, as far as the table has them]; there is "
+        + "; ".join(f"{table} for {', '.join(own)}" for table, own in DATA.items()) + ".",
+    )] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds \\[default: 0,1,2 for images, 0 for text].")]
     = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the paper's.")] = None,
@@ -161,7 +165,9 @@ def reproduce(
 ) -> None:  # fmt: skip
     """Reproduce a table of the paper: search each method's learning rate on validation data, then test with seeds."""
     stop = _stop_on_ctrl_c()
-    for name in (part.strip() for part in data.split(",")):
+    there: tuple[str, ...] = DATA.get(table, ("mnist",))
+    usual = tuple(name for name in there if name in ("mnist", "fmnist")) or there
+    for name in usual if data is None else [part.strip() for part in data.split(",")]:
         todo = Reproduction(table, name, out, None if seeds is None else tuple(_seeds(seeds)), rounds)
         with StageProgress(f"{table} {name}", quiet) as progress:
             path = _reproduce(todo, jobs, results, progress, stop)

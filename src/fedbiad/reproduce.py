@@ -11,9 +11,9 @@ import math
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedbiad import compare
 from fedbiad.compare import Cell
@@ -21,105 +21,10 @@ from fedbiad.errors import PlanError
 from fedbiad.files import safe_name, write_atomically
 from fedbiad.plan import Plan, load, to_dict
 from fedbiad.rundir import CHECKPOINTS, RunDir
+from fedbiad.tables import DATA, EXTRA, ONLY, SETTINGS, SPECIAL, TABLES, Setting, Variant
 from fedbiad.versions import versions
 
 TUNING_SEED = 0
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A row of a table: a method's name and what else is changed in the training, or in the plan."""
-
-    method: str
-    training: dict[str, Any] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a data set is reproduced: what is changed in its plan, and the grid every method is searched over."""
-
-    changes: dict[str, str]
-    rates: tuple[float, ...]
-    server_steps: tuple[float, ...] = (1.0,)
-    search_rounds: int = 20
-    seeds: tuple[int, ...] = (0, 1, 2)
-    judged_by: Literal["accuracy", "loss"] = "accuracy"
-    """What a search looks at: mean accuracy of its last five rounds, or the loss after the last."""
-    timing_rounds: int = 7
-    """Rounds whose median length is told; runs of other methods beside them would stretch it."""
-
-    @property
-    def grid(self) -> list[tuple[float, float]]:
-        """Learning rate and server step of every run of a search."""
-        return [(rate, step) for rate in self.rates for step in self.server_steps]
-
-
-IMAGES = Setting({"data.image_size": "32"}, rates=(0.03, 0.06, 0.12, 0.24))
-"""The upload sizes printed for the image models imply 32 x 32 inputs."""
-LANGUAGE = Setting({}, rates=(10.0, 20.0), server_steps=(1.0, 2.0), search_rounds=6, seeds=(0,),
-                   judged_by="loss", timing_rounds=3)  # fmt: skip
-"""After so few rounds the likeliest three words are the same everywhere: the loss tells more than the accuracy."""
-SETTINGS = {"mnist": IMAGES, "fmnist": IMAGES, "ptb": LANGUAGE, "wikitext2": LANGUAGE, "reddit": LANGUAGE}
-
-HEAVY = Setting(
-    {"data.vocabulary": "2000", "model.hidden": "[128]", "model.embedding": "128", "training.batch": "20",
-     "training.iterations": "116", "rounds": "20", "evaluate_every": "2"},
-    rates=(10.0, 20.0), server_steps=(1.0, 2.0), search_rounds=3, seeds=(0,), judged_by="loss", timing_rounds=3,
-)  # fmt: skip
-"""Five epochs of a client's 9,300 tokens a round, on a smaller model: 2,000 words, width 128."""
-SPECIAL = {("heavy", "ptb"): HEAVY}
-"""Settings of a table that are not those of its data set."""
-
-DROPOUT = 0.2
-"""Of FedAvg with ordinary dropout inside local training."""
-
-TABLES: dict[str, dict[str, Variant]] = {
-    "table1": {
-        "FedAvg": Variant("fedavg"),
-        "FedDrop": Variant("feddrop"),
-        "AFD": Variant("afd:paper"),
-        "FedMP": Variant("fedmp:paper"),
-        "FjORD": Variant("fjord:paper"),
-        "HeteroFL": Variant("heterofl:paper"),
-        "FedBIAD": Variant("fedbiad"),
-    },
-    "table2": {
-        "FedPAQ": Variant("fedpaq:paper"),
-        "SignSGD": Variant("signsgd:paper"),
-        "STC": Variant("stc:paper"),
-        "DGC": Variant("dgc:paper"),
-        "AFD+DGC": Variant("afd:paper+dgc:paper"),
-        "Fjord+DGC": Variant("fjord:paper+dgc:paper"),
-        "FedBIAD+DGC": Variant("fedbiad+dgc:paper"),
-    },
-    "heavy": {
-        "FedAvg": Variant("fedavg"),
-        "FedAvg, dropout 0.2": Variant("fedavg", {"dropout": 0.2}),
-        "FedAvg, dropout 0.5": Variant("fedavg", {"dropout": 0.5}),
-        "FedDrop": Variant("feddrop"),
-        "FedBIAD p=.2": Variant("fedbiad", plan={"dropout_rate": 0.2}),
-        "FedBIAD p=.5": Variant("fedbiad"),
-    },
-}
-"""The methods of each table under the paper's names. `heavy`: heavy local training, which it only remarks on."""
-
-_WITH_DROPOUT = {"FedAvg, dropout": Variant("fedavg", {"dropout": DROPOUT})}
-EXTRA: dict[tuple[str, str], dict[str, Variant]] = {
-    ("table1", "ptb"): {
-        **_WITH_DROPOUT,
-        "FedBIAD p=.2": Variant("fedbiad", plan={"dropout_rate": 0.2}),
-        "FedBIAD units": Variant("fedbiad", plan={"methods": {"fedbiad": {"rows": "lstm-units"}}}),
-        # over all local data the trend would look at 9,300 tokens an iteration, the training at 80
-        "FedBIAD letter, batch trend": Variant(
-            "fedbiad-letter", plan={"methods": {"fedbiad-letter": {"trend": "batch"}}}
-        ),
-    },
-    ("table1", "reddit"): _WITH_DROPOUT,
-}
-"""Rows beyond the paper's: without ordinary dropout a comparison of language models is not fair."""
-ONLY = {("table1", "wikitext2"): ("FedAvg", "FedBIAD")}
-"""Tables of which only some rows are run."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +40,8 @@ class Reproduction:
     @property
     def setting(self) -> Setting:
         """How the data set is reproduced."""
-        return SPECIAL.get((self.table, self.data), SETTINGS[self.data])
+        place = (self.table, self.data)
+        return SPECIAL[place] if place in SPECIAL else SETTINGS[self.data]
 
     @property
     def chosen_seeds(self) -> tuple[int, ...]:
@@ -151,7 +57,7 @@ class Reproduction:
 
     def base(self) -> Plan:
         """The plan all runs share; image runs are short, so that only their end is kept."""
-        plan = load(self.data, self.setting.changes)
+        plan = load(self.setting.plan or self.data, self.setting.changes)
         rounds = self.rounds or plan.rounds
         kept = rounds if plan.model.name != "lstm" else 5
         return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], "checkpoint_every": kept})
@@ -215,9 +121,9 @@ def reproduce(
     todo: Reproduction, jobs: int, results: Path, on_progress: OnProgress, stop: Callable[[], bool]
 ) -> Path | None:
     """Run what is missing and write the result file; None if asked to stop before the end."""
-    heavy = todo.table == "heavy" and (todo.table, todo.data) not in SPECIAL
-    if todo.table not in TABLES or todo.data not in SETTINGS or heavy:
-        raise PlanError([f"there are the tables {', '.join(TABLES)} for {', '.join(SETTINGS)}"], "reproduce")
+    if todo.data not in DATA.get(todo.table, ()):
+        known = "; ".join(f"{table} for {', '.join(DATA[table])}" for table in TABLES)
+        raise PlanError([f"there is {known}"], "reproduce")
     setting, tuning = todo.setting, todo.tuning()
     if not _run("search", tuning, jobs, on_progress, stop):
         return None

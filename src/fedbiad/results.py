@@ -10,6 +10,7 @@ from typing import Any
 
 from fedbiad.errors import DataError
 from fedbiad.files import write_atomically
+from fedbiad.picture import encoded, frontier_picture, picture_name
 from fedbiad.progress import megabytes
 
 Result = dict[str, Any]
@@ -77,8 +78,14 @@ TITLES = {
     "table1": "Table 1: dropout methods",
     "table2": "Table 2: sketched compression",
     "heavy": "Heavy local training: five epochs a round",
+    "frontier": "The frontier: accuracy against encoded bytes",
 }
-NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "ptb": "PTB", "wikitext2": "WikiText-2", "reddit": "Reddit"}
+NAMES = {
+    "mnist": "MNIST", "fmnist": "Fashion-MNIST", "fmnist-cyclic": "Fashion-MNIST, cyclic partition",
+    "fmnist-ten": "Fashion-MNIST, 10 clients a round",
+    "fmnist-cyclic-ten": "Fashion-MNIST, cyclic partition, 10 clients a round",
+    "ptb": "PTB", "wikitext2": "WikiText-2", "reddit": "Reddit",
+}  # fmt: skip
 HEAD = """# Results
 
 Made by `fedbiad results` from the files in `results/`, which `fedbiad reproduce TABLE` writes. Nothing here is typed in
@@ -94,6 +101,9 @@ def write_results(source: Path, out: Path) -> Path:
     if not found:
         raise DataError(f"{source} holds no result file; make one with `fedbiad reproduce table1`")
     out.parent.mkdir(parents=True, exist_ok=True)
+    for result in found:
+        if result["table"] == "frontier":
+            write_atomically(out.parent / picture_name(result), frontier_picture(result).encode())
     write_atomically(out, (HEAD + "\n".join(line for result in found for line in section(result))).encode())
     return out
 
@@ -125,6 +135,8 @@ def section(result: Result) -> list[str]:
         f"client and round: `paper` counts 32-bit values, 64-bit positions and 1-bit labels, `encoded` is the length "
         f"of the real message. Torch {result['versions']['torch']}."
     )
+    if result["table"] == "frontier":
+        lines += ["", f"![{NAMES[result['data']]}: accuracy against encoded bytes]({picture_name(result)})"]
     columns = [name for name, _ in _cells(result, result["rows"][0])]
     lines += ["", "| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     lines += ["| " + " | ".join(cell for _, cell in _cells(result, row)) + " |" for row in result["rows"]]
@@ -142,14 +154,15 @@ def section(result: Result) -> list[str]:
 def _cells(result: Result, row: Result) -> list[tuple[str, str]]:
     """The columns of a row: name and content. NLL for language, TTA where there is a target."""
     plan, search = result["plan"], result["search"]
-    printed = PRINTED.get((result["table"], result["data"]), {}).get(row["label"])
+    theirs = PRINTED.get((result["table"], result["data"]))
+    printed = (theirs or {}).get(row["label"])
     accuracy, size = ("-", "-") if printed is None else (f"{printed[0]:.2f} ± {printed[1]:.2f}", printed[2])
     up, down, tta, rate = (row[key] for key in (
         "upload_per_client", "download_per_client", "time_to_accuracy", "learning_rate",
     ))  # fmt: skip
     end = "*" if rate in (min(search["rates"]), max(search["rates"])) else ""
     cells = [
-        ("method", f"{row['label']} (`{row['method']}`)"), ("paper: accuracy", accuracy),
+        ("method", f"{row['label']} (`{row['method']}`)"), *([("paper: accuracy", accuracy)] if theirs else []),
         ("ours: accuracy", _percent(row, "accuracy")), ("mean of last five", _percent(row, "accuracy_last_five")),
     ]  # fmt: skip
     if plan.get("top", 1) > 1:
@@ -158,13 +171,20 @@ def _cells(result: Result, row: Result) -> list[tuple[str, str]]:
     if len(search.get("server_steps", [1.0])) > 1:
         cells += [("server step", f"{row['server_step']:g}")]
     cells += [
-        ("paper: upload", size), ("ours: `paper`", megabytes(up["paper"])),
-        ("ours: `encoded`", megabytes(up["encoded"])), ("download", megabytes(down["encoded"])),
+        *([("paper: upload", size)] if theirs else []), ("ours: `paper`", megabytes(up["paper"])),
+        ("ours: `encoded`", megabytes(up["encoded"])), *_share(result, row), ("download", megabytes(down["encoded"])),
         ("LTTR", f"{1e3 * row['lttr']:.1f} ms"),
     ]  # fmt: skip
     if plan.get("target_accuracy") is not None:
         cells += [("TTA", "-" if tta is None else f"{tta:.1f} s")]
     return cells
+
+
+def _share(result: Result, row: Result) -> list[tuple[str, str]]:
+    """The encoded upload against that of the first row, where that is the point of the table."""
+    if result["table"] != "frontier":
+        return []
+    return [("of FedAvg's", f"{100 * encoded(row) / encoded(result['rows'][0]):.3g} %")]
 
 
 def _order(result: Result) -> list[str]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from fedbiad import reproduce as reproduction
-from fedbiad import results
+from fedbiad import results, tables
 from fedbiad.compare import Cell
 from fedbiad.errors import DataError, PlanError
-from fedbiad.reproduce import Reproduction, Setting, Variant, reproduce
+from fedbiad.picture import frontier_picture
+from fedbiad.reproduce import Reproduction, reproduce
 from fedbiad.results import PRINTED, section, write_results
+from fedbiad.tables import Setting, Variant
 from running import fedbiad
 
 ROOT = Path(__file__).parent.parent.parent
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -26,6 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {"FedAvg": Variant("fedavg"), "DGC": Variant("fedbiad+dgc:paper")}
     monkeypatch.setattr(reproduction, "SETTINGS", {"digits": setting})
     monkeypatch.setattr(reproduction, "TABLES", {"table1": rows})
+    monkeypatch.setattr(reproduction, "DATA", {"table1": ("digits",)})
 
 
 def nothing(*_: object) -> None:
@@ -78,7 +83,7 @@ class TestReproduce:
 
     def test_unknown(self, tmp_path: Path) -> None:
         for table, data in (("table9", "digits"), ("table1", "imagenet")):
-            with pytest.raises(PlanError, match="there are the tables table1 for digits"):
+            with pytest.raises(PlanError, match="there is table1 for digits"):
                 reproduce(Reproduction(table, data, tmp_path), 1, tmp_path, nothing, lambda: False)
 
 
@@ -137,7 +142,7 @@ class TestPage:
 
     def test_all_methods_of_the_tables_have_printed_figures(self) -> None:
         for (table, data), printed in PRINTED.items():
-            extra = reproduction.EXTRA.get((table, data), {})
+            extra = tables.EXTRA.get((table, data), {})
             assert list(printed) + list(extra) == list(Reproduction(table, data, Path("x")).rows)
 
     def test_regenerates_without_a_difference(self, tmp_path: Path) -> None:
@@ -170,4 +175,69 @@ def test_cells_have_names() -> None:
     cells = Reproduction("table2", "mnist", Path("x")).tuning()["STC"]
     assert all(isinstance(cell, Cell) for cell in cells)
     assert cells[0].name == "STC lr=0.03 seed 0"
-    assert results.TITLES.keys() == reproduction.TABLES.keys()
+    assert results.TITLES.keys() == tables.TABLES.keys()
+
+
+def test_every_table_has_its_plans_and_titles() -> None:
+    for table, names in tables.DATA.items():
+        for data in names:
+            todo = Reproduction(table, data, Path("x"))
+            assert data in results.NAMES
+            assert all(cell.plan.rounds for cells in todo.tuning().values() for cell in cells)
+
+
+def test_the_frontier_asks_for_its_partition_its_clients_and_its_budgets() -> None:
+    todo = Reproduction("frontier", "fmnist-cyclic-ten", Path("x"))
+    plan = todo.tuning()["FedBIAD, evidence 0.2 %"][0].plan
+    assert (plan.data.partition, plan.selected_clients, plan.evaluate_on) == ("cyclic", 10, "validation")
+    assert getattr(plan.resolved()[1], "budget", None) == 0.002
+    paths = [cell.path for data in tables.DATA["frontier"] for cells in Reproduction("frontier", data, Path("x"))
+             .tuning().values() for cell in cells]  # fmt: skip
+    assert len(set(paths)) == len(paths)
+
+
+def test_rows_that_two_tables_share_are_run_once() -> None:
+    frontier, table1 = (Reproduction(table, "ptb", Path("x")).tuning() for table in ("frontier", "table1"))
+    assert frontier["FedAvg"] == table1["FedAvg"]
+    shared = [label for label in frontier if label in table1]
+    assert all(frontier[label] == table1[label] for label in shared)
+
+
+def sized(label: str, accuracy: float, size: float) -> dict[str, Any]:
+    return row(label, accuracy, 0.001, upload_per_client={"paper": size, "encoded": size})
+
+
+class TestFrontier:
+    ROWS = (sized("FedAvg", 0.85, 800_000), sized("DGC", 0.84, 8_000), sized("FedBIAD letter", 0.1, 400_000),
+            sized("FedAvg, evidence 1 %", 0.851, 8_000), sized("FedAvg, evidence 0.1 %", 0.83, 800))  # fmt: skip
+
+    def found(self) -> dict[str, Any]:
+        return {**result(list(self.ROWS)), "table": "frontier"}
+
+    def test_the_table_tells_the_share_of_the_bytes(self) -> None:
+        lines = section(self.found())
+        assert "![Fashion-MNIST: accuracy against encoded bytes](frontier-fmnist.svg)" in lines
+        head = next(line for line in lines if line.startswith("| method"))
+        assert "of FedAvg's" in head
+        assert "paper: accuracy" not in head
+        assert "| 0.1 % |" in next(line for line in lines if line.startswith("| FedAvg, evidence 0.1 %"))
+
+    def test_the_picture_shows_every_row_in_its_place(self) -> None:
+        tree = ElementTree.fromstring(frontier_picture(self.found()))
+        dots = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in tree.iter(SVG + "circle")]
+        fedavg, dgc = max(dots), next(dot for dot in dots if dot[1] == sorted(y for _, y in dots)[2])
+        assert len(dots) == 4
+        assert len(list(tree.iter(SVG + "path"))) == 1  # the letter lies below the floor
+        coded = min(dots)
+        # a decade is as wide everywhere: 100 % to 1 % twice that of 1 % to 0.1 %
+        assert fedavg[0] - dgc[0] == pytest.approx(2 * (dgc[0] - coded[0]), abs=0.3)
+        # a point of accuracy is as high everywhere: 85 to 84, 84 to 83
+        assert dgc[1] - fedavg[1] == pytest.approx(coded[1] - dgc[1], abs=0.3)
+        texts = " ".join(text.text or "" for text in tree.iter(SVG + "text"))
+        assert "FedAvg + evidence, 0.1 %" in texts
+        assert "FedBIAD letter (10 %), 50 %" in texts
+
+    def test_the_picture_is_written_beside_the_page(self, tmp_path: Path) -> None:
+        (tmp_path / "frontier-fmnist.json").write_text(json.dumps(self.found()))
+        write_results(tmp_path, tmp_path / "docs" / "results.md")
+        assert (tmp_path / "docs" / "frontier-fmnist.svg").read_text() == frontier_picture(self.found())
