@@ -142,6 +142,13 @@ class TestContent:
         assert set(group["uploaded"]["transport"]) == {None}
         assert data_of(report(tmp_path, comparison))[0]["counts"] == ["encoded", "paper"]
 
+    def test_a_point_of_the_frontier_is_what_the_finished_seeds_came_to(self, comparison: Path, tmp_path: Path) -> None:
+        feddrop = data_of(report(tmp_path, comparison))[0]["groups"][1]["frontier"]
+        ends = [np.mean([record("feddrop", s, r, 30)["accuracy"] for r in range(26, 31)]) for s in range(2)]
+        found = [feddrop[name] for name in ("mean", "low", "high", "n")]
+        assert found == pytest.approx([np.mean(ends), min(ends), max(ends), 2])
+        assert feddrop["sizes"] == {"encoded": 816_000, "paper": 800_000, "transport": None}
+
     def test_rows_and_the_watched_client(self, comparison: Path, tmp_path: Path) -> None:
         runs = {run["name"]: run for run in data_of(report(tmp_path, comparison))[0]["runs"]}
         assert set(runs) == {
@@ -391,6 +398,9 @@ class TestInTheBrowser:
         click(browser, "upload", '[data-choice="paper"]')
         assert max(traces(browser, "upload", "x")[1]) == pytest.approx(300.0)
         assert "“paper” count" in chart(browser, "upload").text
+        assert traces(browser, "frontier", "x") == pytest.approx(np.array([[1.02e6], [816e3], [816e3]]))
+        click(browser, "frontier", '[data-choice="paper"]')
+        assert traces(browser, "frontier", "x") == pytest.approx(np.array([[1e6], [800e3], [800e3]]))
         # the chart's times are those of the library, for any target
         field = chart(browser, "tta").find_element(By.TAG_NAME, "input")
         for target in (0.5, 0.89):

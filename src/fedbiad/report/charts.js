@@ -58,6 +58,7 @@ function groupPanels(place, section) {
     }));
   }
   if (has("accuracy") && section.counts.length) own.push(uploadPanel(place, section, legend, lines));
+  frontierPanel(place, section, looks);
   timePanels(place, section, looks);
 }
 
@@ -78,6 +79,37 @@ function uploadPanel(place, section, legend, lines) {
     }),
   });
   return redraw;
+}
+
+// Accuracy at the end against the bytes of a client and round: one point a group.
+function frontierPanel(place, section, looks) {
+  const ended = section.groups.map((g, i) => ({ g, look: looks[i] })).filter(({ g }) => g.frontier);
+  if (ended.length < 3 || !section.counts.length) return;
+  let count = section.counts[0];
+  let redraw = null;
+  const pick = (name) => { count = name; redraw(); };
+  redraw = panel(place, {
+    name: "frontier", title: "Accuracy at the end by upload of a client and round", wide: true,
+    controls: section.counts.length > 1 ? [choice("Count of bytes:", section.counts, count, pick)] : [],
+    draw: () => ({
+      traces: ended.map(({ g, look }) => ({
+        x: [g.frontier.sizes[count]], y: [g.frontier.mean], name: g.label, meta: "point", mode: "markers+text",
+        text: [g.label], textposition: "top center", textfont: { color: css("--ink"), size: 12 }, cliponaxis: false,
+        marker: { color: paint(look.colour), symbol: look.marker, size: 11 },
+        error_y: {
+          type: "data", symmetric: false, color: paint(look.colour), visible: g.frontier.n > 1,
+          array: [g.frontier.high - g.frontier.mean], arrayminus: [g.frontier.mean - g.frontier.low],
+        },
+        hovertemplate: `%{x:.4~s}B a client and round<br>%{y:.2%} (${g.frontier.n === 1 ? "one seed" :
+          `mean of ${g.frontier.n} seeds`})<extra>%{fullData.name}</extra>`,
+      })),
+      layout: layout("bytes of a client and round", "accuracy", {
+        yaxis: PERCENT, xaxis: { type: "log", tickformat: "~s", dtick: 1 },
+      }),
+      text: `Mean accuracy of the last judged rounds against the mean size of a message (logarithmic), by the “${count}” count. ` +
+        "Up and to the left is better; bars reach from the lowest seed to the highest.",
+    }),
+  });
 }
 
 // Seconds until the first round that reaches `target`, for one run; null if none does.

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from fedbiad import network
+from fedbiad.experiment import LAST
 from fedbiad.methods import FedBIAD
 from fedbiad.report.rounds import Bytes, Round
 from fedbiad.report.runs import Group, Run, Section
@@ -79,6 +80,7 @@ def _group(group: Group) -> dict[str, Any]:
         "accuracy": accuracy,
         "loss": _curve(group, lambda r: r.train_loss),
         "uploaded": {count: _uploaded(group, accuracy["x"], count) for count in COUNTS},
+        "frontier": _frontier(group),
         "lttr": [{"seed": run.plan.seed, "seconds": local_time(run)} for run in group.counted if run.timed],
         "times": [_times(run) for run in group.counted if run.timed],
     }
@@ -105,6 +107,20 @@ def _uploaded(group: Group, rounds: Sequence[int], count: str) -> list[float | N
         sizes = [getattr(r.total_upload, count) for r in there if finite(r.accuracy)]
         totals.append(None if None in sizes else _short(float(np.mean(sizes)) / 1e6))
     return totals
+
+
+def _frontier(group: Group) -> dict[str, Any] | None:
+    """What the finished runs of a group came to: bytes of a client and round, mean accuracy of the last rounds."""
+    judged = [[r.accuracy for r in run.rounds if finite(r.accuracy)][-LAST:] for run in group.counted]
+    ends = [float(np.mean(own)) for own in judged if own]
+    if not ends:
+        return None
+    sizes = {count: [per_client(run, "upload", count) for run in group.counted] for count in COUNTS}
+    known = {count: [size for size in own if size is not None] for count, own in sizes.items()}
+    return {
+        "sizes": {count: _short(float(np.mean(own))) if own else None for count, own in known.items()},
+        "mean": float(np.mean(ends)), "low": min(ends), "high": max(ends), "n": len(ends),
+    }  # fmt: skip
 
 
 def _times(run: Run) -> dict[str, Any]:
