@@ -37,14 +37,15 @@ def put_pattern(sink: Sink, pattern: Rows) -> PatternMode:
     return COUNTED
 
 
-def pattern_bytes(pattern: Rows) -> int:
-    """How many bytes `put_pattern` adds to a message whose coded stream is else empty."""
-    if len(pattern) > RANKED_ROWS:
-        sink = Sink()
+def pattern_bytes(*patterns: Rows) -> int:
+    """How many bytes `put_pattern` of each adds to a message whose coded stream is else empty."""
+    if all(len(pattern) <= RANKED_ROWS for pattern in patterns):
+        return sum(_ranked_bytes(len(pattern), int(pattern.sum())) for pattern in patterns)
+    sink = Sink()
+    for pattern in patterns:
         put_pattern(sink, pattern)
-        coded = sink.coded()
-        return sum(map(chunk_size, sink.plain)) + len(coded) + len(varint(len(coded))) - 1
-    return _ranked_bytes(len(pattern), int(pattern.sum()))
+    coded = sink.coded()
+    return sum(map(chunk_size, sink.plain)) + len(coded) + len(varint(len(coded))) - 1
 
 
 @lru_cache

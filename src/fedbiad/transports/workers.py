@@ -13,8 +13,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, multiprocessing
 
@@ -25,6 +23,7 @@ from fedbiad.errors import RunError
 from fedbiad.state import States, Store
 from fedbiad.transports.base import Request, Updates
 from fedbiad.transports.block import BlockTraining
+from fedbiad.transports.packing import Arrays, arrays, tensors
 
 AHEAD = 2
 """Blocks handed out for each process: one to train, one to go on with."""
@@ -36,8 +35,9 @@ DEATHS = 5
 class _Sums:
     """A total whose changes stand in shared memory."""
 
-    holders: dict[str, npt.NDArray[np.float64]]
+    holders: Arrays
     weight: float
+    known: Arrays
 
 
 class Workers:
@@ -78,8 +78,8 @@ class Workers:
             deaths = 0
             self.store.take(states)
             moved = {name: value.clone() for name, value in self._slots[i % len(self._slots)].items()}
-            holders = {name: torch.from_numpy(value) for name, value in sums.holders.items()}
-            yield replace(updates, total=Total(moved, holders, sums.weight))
+            total = Total(moved, tensors(sums.holders), sums.weight, tensors(sums.known))
+            yield replace(updates, total=total)
 
     def processes(self) -> list[int]:
         """Their numbers, as the system knows them."""
@@ -141,5 +141,5 @@ def _train(slot: int, cohort: Cohort, states: States) -> tuple[Updates, States, 
         raise RunError("a block without sums")
     for name, place in _here["slots"][slot].items():
         place.copy_(total.moved[name])
-    sums = _Sums({name: value.numpy() for name, value in total.holders.items()}, total.weight)
+    sums = _Sums(arrays(total.holders), total.weight, arrays(total.known))
     return updates.without_sums(), after, sums
