@@ -258,7 +258,7 @@ def _words(source: Source, layout: Layout, flags: int) -> Rows | None:
     """The words of the client that replies, if they are asked for."""
     mode = flags >> WORDS_SHIFT
     _check_words(layout, mode > 0)
-    return get_pattern(source, layout.num_words, mode) if mode else None
+    return get_pattern(source, layout.num_words, mode, "words") if mode else None
 
 
 def _check_words(layout: Layout, told: bool) -> None:
