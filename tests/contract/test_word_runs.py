@@ -171,6 +171,21 @@ def test_a_resumed_run_goes_on_as_it_was(data: LanguageData) -> None:
     assert all(torch.equal(last.u[name], value) for name, value in outcomes[-1].u.items())
 
 
+@pytest.mark.parametrize("name", ["stc", "dgc", "fedbiad+stc"])
+def test_of_absent_words_compressors_remember_nothing(name: str, data: LanguageData) -> None:
+    experiment = build(plan_of(name), data)
+    for _ in experiment.run(experiment.initial()):
+        pass
+    layout, found = experiment.transport.training.channel.layout, 0
+    for client, memory in experiment.transport.store.lend(range(CLIENTS)).remembered.items():
+        present = data.local(Cohort(0, 1, (client,)), 1, 1).present(WORDS)
+        possible = layout.sent.kept_entries(layout.sent_rows(layout.all_rows(1), present)[0])
+        for part in memory.values():
+            assert not part[~possible].any()
+            found += int(part[possible].any())
+    assert found >= 4
+
+
 # ---------------------------------------------------------------------- what cannot be
 
 
