@@ -42,6 +42,14 @@ def layouts() -> tuple[Layout, Layout, Layout]:
     return MLP(24, (12,), 4).layout("units"), MLP(24, (12,), 4).layout("weight-rows"), vector
 
 
+def worded() -> tuple[Layout, Layout]:
+    """Words that no label drops, and more of them than are numbered exactly, which labels drop as well."""
+    words = (Slice("table", 0), Slice("bias", 0))
+    few = Layout({"table": (70, 3), "bias": (70,), "free": (2,)}, (RowGroup("c", 3, (Slice("table", 1),)),), words)
+    group = RowGroup("w", 5000, (Slice("w", 0),))
+    return few, Layout({"w": (5000,), "b": (3,)}, (group,), (Slice("w", 0),))
+
+
 def parts(kept: int, rng: np.random.Generator) -> dict[str, tuple[Part, ...]]:
     """Payloads of every kind over `kept` entries, in each way of coding."""
     few = np.sort(rng.choice(kept, max(kept // 20, 1), replace=False))
@@ -85,9 +93,11 @@ def multiples(kept: int, rng: np.random.Generator) -> dict[str, Multiples]:
     return found
 
 
-def reply_of(payload: tuple[Part, ...], pattern: Rows | None = None, difference: bool = True) -> ReplyMessage:
+def reply_of(
+    payload: tuple[Part, ...], pattern: Rows | None = None, difference: bool = True, present: Rows | None = None
+) -> ReplyMessage:
     """A reply that carries these parts."""
-    return ReplyMessage(RUN, ROUND, CLIENT, 60, pattern, Payload(payload, difference), REPORT)
+    return ReplyMessage(RUN, ROUND, CLIENT, 60, pattern, Payload(payload, difference), REPORT, present)
 
 
 def corpus(seed: int = 0) -> list[Case]:
@@ -112,6 +122,23 @@ def _corpus(rng: np.random.Generator) -> Iterator[Case]:
         kept = units.num_weights if assigned is None else int(units.kept_weights(assigned[None])[0])
         for name, payload in parts(kept, rng).items():
             yield Case(name, wire.encode_reply(units, reply_of(payload), assigned), units, True, assigned)
+    yield from _worded_corpus(rng)
+
+
+def _worded_corpus(rng: np.random.Generator) -> Iterator[Case]:
+    """Replies that tell words: packed, numbered or range-coded, with and without a pattern."""
+    for layout in worded():
+        for share in (0.02, 0.5, 1.0):
+            present = rng.random(layout.num_words) < share
+            for rows in (None, rng.random(layout.num_rows) < 0.4):
+                sent = wire.sent_rows(layout, rows, present)
+                assert sent is not None
+                kept = int(layout.sent.kept_weights(sent[None])[0])
+                values = rng.standard_normal(kept).astype(np.float32)
+                many = np.flatnonzero(values > 0.5)
+                for payload in (Dense(values), Sparse(kept, many, values[many])):
+                    data = wire.encode_reply(layout, reply_of((payload,), rows, present=present))
+                    yield Case("words", data, layout, True)
 
 
 def reseal(data: bytes) -> bytes:
@@ -164,7 +191,12 @@ def check(case: Case, message: RequestMessage | ReplyMessage) -> None:
         assert rows.shape == (case.layout.num_rows,)
     if case.assigned is not None and message.pattern is not None:
         assert not (message.pattern & ~case.assigned).any()
-    kept = case.layout.num_weights if rows is None else int(case.layout.kept_weights(rows[None])[0])
+    layout = case.layout
+    if isinstance(message, ReplyMessage):
+        assert (message.present is None) == (not layout.words)
+        assert message.present is None or message.present.shape == (layout.num_words,)
+        rows, layout = wire.sent_rows(layout, rows, message.present), layout.sent
+    kept = layout.num_weights if rows is None else int(layout.kept_weights(rows[None])[0])
     values = message.payload.values()
     assert values.shape == (kept,)
     assert values.dtype == np.float32

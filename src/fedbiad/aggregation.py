@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedbiad import compiled
 from fedbiad.arrays import Params, Pattern
-from fedbiad.rows import Layout, on_axis
+from fedbiad.rows import Layout, RowGroup, on_axis
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,24 @@ class Total:
     """Sums over clients k of weight w_k, with D^k = U^k - U_{r-1}.
 
     `moved` is sum_k w_k beta^k o D^k, `holders` sum_k w_k beta^k (as far as it differs between entries), `weight`
-    sum_k w_k. With w_k = |D^k|, holders o U_{r-1} + moved is the numerator of Eq. (agg).
+    sum_k w_k. With w_k = |D^k|, holders o U_{r-1} + moved is the numerator of Eq. (agg). `known` is, for parameters
+    with rows of words, sum_k w_k over the clients whose data contain the word; empty: words are as all other rows.
     """
 
     moved: Params
     holders: Params
     weight: float
+    known: Params = field(default_factory=dict)
 
     def __add__(self, other: Total) -> Total:
         moved = {name: value.double() + other.moved[name] for name, value in self.moved.items()}
         holders = {name: value + other.holders[name] for name, value in self.holders.items()}
-        return Total(moved, holders, self.weight + other.weight)
+        known = {name: value + other.known[name] for name, value in self.known.items()}
+        return Total(moved, holders, self.weight + other.weight, known)
+
+    def asked(self, name: str) -> Tensor | float:
+        """The weight of all clients that a parameter's mean is over, whether they sent it or not."""
+        return self.known[name].clamp(min=1e-300) if name in self.known else self.weight
 
 
 def sum_block(layout: Layout, pattern: Pattern, moved: Params, weights: Sequence[float]) -> Total:
@@ -58,9 +65,17 @@ def count_holders(layout: Layout, pattern: Pattern, weights: Sequence[float]) ->
     for name, shape in layout.shapes.items():
         held = each.view(-1, *[1] * len(shape))
         for axis, mask in masks.get(name, []):
-            held = held * on_axis(mask, axis, len(shape) + 1)
+            if not mask.all():  # else nothing differs along this axis
+                held = held * on_axis(mask, axis, len(shape) + 1)
         holders[name] = held.sum(0)
     return holders
+
+
+def count_known(layout: Layout, present: Pattern, weights: Sequence[float]) -> Params:
+    """sum_k w_k over the clients that have a word, for each parameter with words; `present` [clients, words]."""
+    by_word = Layout(layout.shapes, (RowGroup("words", layout.num_words, layout.words),))
+    counts = count_holders(by_word, present, weights)
+    return {part.param: counts[part.param] for part in layout.words}
 
 
 @dataclass
@@ -102,29 +117,50 @@ class Aggregation:
         """The mean of one parameter in float64."""
         raise NotImplementedError
 
+    def over(self, clients: str = "clients") -> str:
+        """In words, over whom a row's mean goes that could be sent by these clients."""
+        raise NotImplementedError
+
 
 class MeanOverHolders(Aggregation):
-    """Each row over the clients that sent it; the old value where nobody did."""
+    """Each row over the clients that sent it; the old value where nobody did.
+
+    Of words told by presence, `holders` are the clients that have the word and whose pattern holds its row.
+    """
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
         return old + total.moved[name] / total.holders[name].clamp(min=1e-300)
+
+    def over(self, clients: str = "clients") -> str:
+        return f"the {clients} that sent it"
 
 
 class MeanWithZeros(Aggregation):
     """The paper's mean: a row not sent counts as zero.
 
-    Eq. (agg): U_r = sum_k |D^k| beta^k o U^k / sum_k |D^k|.
+    Eq. (agg): U_r = sum_k |D^k| beta^k o U^k / sum_k |D^k|. A word told by presence: both sums over the clients that
+    have it; the old value where nobody does.
     """
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
-        return (total.holders[name] * old + total.moved[name]) / total.weight
+        mean = (total.holders[name] * old + total.moved[name]) / total.asked(name)
+        return torch.where(total.known[name] > 0, mean, old) if name in total.known else mean
+
+    def over(self, clients: str = "clients") -> str:
+        return f"all {clients}, 0 where not sent"
 
 
 class MeanWithOld(Aggregation):
-    """A row not sent counts as unchanged: U_{r-1} stands in for it."""
+    """A row not sent counts as unchanged: U_{r-1} stands in for it.
+
+    A word told by presence: over the clients that have it.
+    """
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
-        return old + total.moved[name] / total.weight
+        return old + total.moved[name] / total.asked(name)
+
+    def over(self, clients: str = "clients") -> str:
+        return f"all {clients}, unchanged where not sent"
 
 
 @dataclass(frozen=True)
@@ -138,6 +174,9 @@ class MajorityVote(Aggregation):
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
         return old + self.step * total.moved[name].sign()
+
+    def over(self, clients: str = "clients") -> str:
+        return f"the majority of the {clients} that sent it"
 
 
 AGGREGATIONS: dict[str, Aggregation] = {

@@ -13,12 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedbiad import theory
+from fedbiad.aggregation import AGGREGATIONS, Aggregation
 from fedbiad.arrays import IntArray, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.compare import percent
 from fedbiad.compressors import COMPRESSORS, Compressor
 from fedbiad.errors import UpdateError
-from fedbiad.experiment import build_lstm, build_model, load_federated, local_training
+from fedbiad.experiment import build_lstm, build_model, load_federated, local_training, majority, told_layout
 from fedbiad.methods import METHODS, Method, RowDropout
 from fedbiad.models import Model
 from fedbiad.payloads import VALUE_BITS
@@ -40,18 +41,15 @@ def describe_plan(plan: Plan, console: Console) -> None:
     console.print(
         f"[bold]{plan.name}[/]  {about}; {plan.selected_clients} clients a round, {plan.rounds} rounds", highlight=False
     )
-    method = plan.resolved_method()
-    layout = model.layout(method.row_kind)
+    method, compressor = plan.resolved()
+    layout = told_layout(method, model, plan.training)
     console.print(
         f"model {model}: {layout.num_weights:,} weights = {megabytes(layout.num_weights * VALUE_BITS // 8)}",
         highlight=False,
     )
-    rows = Table(title=f"row groups of {plan.method} (rows = {method.row_kind}): J = {layout.num_rows} labels")
-    for heading in ("group", "rows", "a row is"):
-        rows.add_column(heading, justify="right" if heading == "rows" else "left")
-    for group in layout.groups:
-        rows.add_row(group.name, f"{group.size:,}", escape(" + ".join(_entry(part) for part in group.slices)))
-    console.print(rows)
+    console.width = max(console.width, 104)  # names and numbers are not cut, whatever the terminal
+    mean = majority(compressor, plan.training.learning_rate) or AGGREGATIONS[method.aggregation]
+    console.print(_row_table(f"row groups of {plan.method} (rows = {method.row_kind})", layout, mean))
     options = Table(title=f"options of {plan.method}", show_header=False)
     for part in plan.resolved():
         for name, value in dataclasses.asdict(part).items() if part is not None else ():
@@ -64,10 +62,25 @@ def describe_plan(plan: Plan, console: Console) -> None:
         uploads.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for name in described(plan):
         uploads.add_row(*_upload_row(plan, name, model, sizes))
-    console.width = max(console.width, 104)  # names and numbers are not cut, whatever the terminal
     console.print(uploads)
+    if layout.words:
+        console.print("at most: of the rows of words a client sends those in its data", highlight=False)
     for warning in warnings(plan):
         console.print(f"warning: {warning}", highlight=False)
+
+
+def _row_table(title: str, layout: Layout, mean: Aggregation) -> Table:
+    """Every group, the words that no label drops if they have a mean of their own, and the rest."""
+    table = Table(title=f"{title}: J = {layout.num_rows} labels")
+    for heading in ("group", "rows", "a row is", "mean over"):
+        table.add_column(heading, justify="right" if heading == "rows" else "left")
+    words = {group.name for group in layout.word_groups}
+    for group in layout.sent.groups:
+        own = group.name in words or group.name not in layout.ranges
+        over = mean.over("clients with the word" if own else "clients")
+        table.add_row(group.name, f"{group.size:,}", escape(" + ".join(map(_entry, group.slices))), over)
+    table.add_row("all else", "", "always sent: no label drops it", mean.over())
+    return table
 
 
 def _entry(part: Slice) -> str:
@@ -112,10 +125,11 @@ class Nominal:
 def nominal(plan: Plan, name: str, model: Model, sizes: IntArray | None = None) -> Nominal:
     """What a name would cost, from patterns of the first round and without training; `sizes` of the clients."""
     method, compressor = plan.resolved(name)
-    layout = model.layout(method.row_kind)
+    layout = told_layout(method, model, plan.training)
     work = local_training(method, model, plan.training, plan.engine, plan.rounds, sizes)
     pattern, assigned = _patterns(plan, method, layout)
     labels = 0.0 if assigned or pattern.all() else layout.num_rows / 8
+    labels += layout.num_words / 8
     bits = [_nominal_bits(compressor, layout, own) / 8 for own in pattern[: 1 if method.fixed_count else None]]
     down = float(layout.kept_weights(pattern).mean()) if assigned else layout.num_weights
     return Nominal(

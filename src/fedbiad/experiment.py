@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from fedbiad.errors import DataError, LayoutError, PlanError
 from fedbiad.methods import Method
 from fedbiad.models import CNN, LSTM, MLP, Model, TorchModule
 from fedbiad.network import Network, lttr, time_to_accuracy
-from fedbiad.plan import CORPORA, EnginePlan, Plan, TrainingPlan, selected_count, to_toml
+from fedbiad.plan import CORPORA, NO_WORDS, EnginePlan, Plan, TrainingPlan, selected_count, to_toml
 from fedbiad.plan_problems import key_problems_of, resolve
 from fedbiad.rows import Layout
 from fedbiad.sending import Channel
@@ -180,11 +180,10 @@ def assemble(
     if training.dropout and not model.dropout_sites:
         raise DataError("ordinary dropout knows no site in this model; put nn.Dropout into the module instead")
     selected = min(selected, data.num_clients)
-    layout = model.layout(method.row_kind)
+    layout = told_layout(method, model, training)
     work = local_training(method, model, training, engine, rounds, data.sizes)
     watched = _often_selected(seed, data.num_clients, selected, rounds) if watch is None else watch
-    share = None if compressor is None else compressor.vote_step
-    vote = None if share is None else MajorityVote(share * training.learning_rate)
+    vote = majority(compressor, training.learning_rate)
     alike = vote is not None or method.weighting == "clients"
     network = network or Network()
     channel = Channel(layout, run, compressor, engine.wire, network)
@@ -194,6 +193,22 @@ def assemble(
     transport = _transport(engine, blocks, store, seed)
     server = Server(method, layout, seed, selected, training.server_step, network, vote)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, evaluate_last, top, engine.workers)
+
+
+def majority(compressor: Compressor | None, learning_rate: float) -> MajorityVote | None:
+    """What takes the place of the method's mean where clients send votes."""
+    share = None if compressor is None else compressor.vote_step
+    return None if share is None else MajorityVote(share * learning_rate)
+
+
+def told_layout(method: Method, model: Model, training: TrainingPlan) -> Layout:
+    """The rows of a method in a model, and whether clients send the words of their own data alone."""
+    layout = model.layout(method.row_kind)
+    if training.word_mean == "all":
+        return layout
+    if not model.words:
+        raise PlanError([NO_WORDS.format(type(model).__name__)], "training")
+    return replace(layout, words=model.words)
 
 
 def _transport(

@@ -53,3 +53,5 @@ class ReplyMessage:
     """Rows sent; None: exactly the rows assigned in the request."""
     payload: Payload
     report: Report
+    present: Rows | None = None
+    """Words in the client's data [words]: of the rows of words the others are not sent; None: not asked for."""

@@ -31,6 +31,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 CORPORA = ("ptb", "wikitext2", "reddit")
+NO_WORDS = "training.word_mean = 'present' needs a model with words (an lstm); {} has none: leave it out"
 CLOSED = ConfigDict(extra="forbid", strict=True)
 
 
@@ -103,6 +104,8 @@ class TrainingPlan:
     """Of the clients' SGD."""
     clip: Positive | None = None
     """The largest norm of a client's gradient; larger ones are scaled down to it."""
+    word_mean: Literal["all", "present"] = "all"
+    """Whose mean a word's rows take: as all other rows, or of the clients whose data contain the word (`present`)."""
 
 
 @dataclass(frozen=True)
@@ -338,6 +341,8 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     if text != recurrent:
         problems.append(f"model.name = {model.get('name', 'mlp')!r} does not fit data.name = {data.get('name')!r}: "
                         "an lstm reads text, the others read images")  # fmt: skip
+    if training.get("word_mean") == "present" and not recurrent:
+        problems.append(NO_WORDS.format(model.get("name", "mlp")))
     own = data.get("name") == "mapped"
     if own != ("path" in data):
         problems.append("data.path is missing: the directory of the clients" if own else

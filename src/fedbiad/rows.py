@@ -86,6 +86,8 @@ class Layout:
 
     shapes: Shapes
     groups: tuple[RowGroup, ...]
+    words: tuple[Slice, ...] = ()
+    """Slices along a vocabulary, of which a client sends the words in its own data alone; empty: it sends them all."""
     ranges: dict[str, slice] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +95,7 @@ class Layout:
         axes = [(s.param, s.axis) for group in self.groups for s in (*group.slices, *group.idle)]
         problems += [f"axis {axis} of {param!r} belongs to two row groups" for param, axis in _repeated(axes)]
         problems += [f"two row groups are called {name!r}" for name in _repeated([g.name for g in self.groups])]
+        problems += _word_problems(self.shapes, self.groups, self.words)
         if problems:
             raise LayoutError("the layout does not fit the model:" + "".join(f"\n  - {p}" for p in problems))
         ends = np.cumsum([g.size for g in self.groups]).tolist()
@@ -103,6 +106,30 @@ class Layout:
     def num_rows(self) -> int:
         """J, the number of dropping labels."""
         return sum(group.size for group in self.groups)
+
+    @cached_property
+    def num_words(self) -> int:
+        """Words a client tells whether it has them; 0: none."""
+        return self.shapes[self.words[0].param][self.words[0].axis] if self.words else 0
+
+    @cached_property
+    def sent(self) -> Layout:
+        """The rows of a reply: these groups, and a row for every word as far as no group has it."""
+        owned = {axis for group in self.groups for axis in _axes(group.slices)}
+        free = tuple(part for part in self.words if (part.param, part.axis) not in owned)
+        return Layout(self.shapes, (*self.groups, RowGroup("words", self.num_words, free))) if free else self
+
+    @cached_property
+    def word_groups(self) -> tuple[RowGroup, ...]:
+        """The groups whose rows are words."""
+        return tuple(group for group in self.groups if _axes(group.slices) & _axes(self.words))
+
+    def sent_rows(self, pattern: Pattern, present: Pattern) -> Pattern:
+        """The rows of `sent` that go out [..., rows]: those in `pattern`, of words only the ones the client has."""
+        rows = np.concatenate([pattern, present], axis=-1) if self.sent is not self else pattern.copy()
+        for group in self.word_groups:
+            rows[..., self.ranges[group.name]] &= present
+        return rows
 
     @cached_property
     def num_weights(self) -> int:
@@ -264,6 +291,21 @@ def _group_problems(shapes: Shapes, group: RowGroup) -> list[str]:
                 where + f"axis {part.axis} of {part.param!r} has {shapes[part.param][part.axis]} entries, not {wanted}"
             )
     return problems
+
+
+def _word_problems(shapes: Shapes, groups: tuple[RowGroup, ...], words: tuple[Slice, ...]) -> list[str]:
+    """Words are one index of all their slices; a group whose rows are words has no other slices."""
+    if not words:
+        return []
+    sizes = [shapes[part.param][part.axis] for part in words if part.axis < len(shapes.get(part.param, ()))]
+    problems = _group_problems(shapes, RowGroup("words", min(sizes, default=0), words))
+    mixed = [g for g in groups if _axes(g.slices) & _axes(words) and not _axes(g.slices) <= _axes(words)]
+    mixed += [g for g in groups if _axes(g.slices) & _axes(words) and g.size != min(sizes, default=0)]
+    return problems + [f"the rows of group {group.name!r} are not words alone" for group in mixed]
+
+
+def _axes(slices: tuple[Slice, ...]) -> set[tuple[str, int]]:
+    return {(part.param, part.axis) for part in slices}
 
 
 def _repeated(names: list[Any]) -> list[Any]:

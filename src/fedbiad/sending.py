@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from fedbiad import wire
-from fedbiad.aggregation import Total, sum_block
+from fedbiad.aggregation import Total, count_known, sum_block
 from fedbiad.arrays import ClientState, IntArray, Params, Pattern
 from fedbiad.client import Trained
 from fedbiad.cohort import Cohort
@@ -36,6 +36,8 @@ class Senders:
     samples: list[int]
     weights: list[int]
     remembered: Mapping[int, ClientState]
+    present: Pattern | None = None
+    """Words in each client's own data [clients, words], where clients send no others."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +116,16 @@ class Channel:
             replies.append((reply, size))
             changes.append(self._arrived(reply, cohort, i))
         chosen = np.array(members, dtype=np.int64)
-        pattern = trained.pattern[chosen]
         flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
-        total = sum_block(self.layout, pattern, unflatten(self.layout, flat), [senders.weights[i] for i in members])
+        weights, pattern = [senders.weights[i] for i in members], trained.pattern[chosen]
+        present = self._told_words([reply for reply, _ in replies])
+        total = sum_block(self.layout.sent, self._sent(pattern, present), unflatten(self.layout, flat), weights)
         return Arrived(
-            chosen, pattern, total,
+            chosen, pattern, self._with_known(total, present, weights),
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
             self._counts(
                 [reply.payload.paper_bits for reply, _ in replies], [reply.pattern for reply, _ in replies],
-                [size for _, size in replies],
+                [size for _, size in replies], self.layout.num_words,
             ),
             remembered, failed,
         )  # fmt: skip
@@ -132,47 +135,64 @@ class Channel:
     ) -> Arrived:
         """The same where what arrives is what was trained, without writing any message."""
         pattern, places = trained.pattern[members], members.tolist()
+        present = None if senders.present is None else senders.present[members]
+        sent = self._sent(pattern, present)
         told = [_told(cohort, trained, i) for i in places]
-        kept = self.layout.kept_weights(pattern).tolist()
+        kept = self.layout.sent.kept_weights(sent).tolist()
         losses, resampled = _losses(trained), trained.resampled.sum(1).tolist()
-        encoded = [
-            wire.dense_reply_size(
-                cohort.round, cohort.ids[i], senders.samples[i], rows, count, Report(0.0, trained.checks, resampled[i])
-            )
-            for i, rows, count in zip(places, told, kept, strict=True)
-        ]
+        encoded = []
+        for i, rows, count in zip(places, told, kept, strict=True):
+            frame, report = (cohort.round, cohort.ids[i], senders.samples[i]), Report(0.0, trained.checks, resampled[i])
+            encoded.append(wire.dense_reply_size(*frame, rows, count, report, _words(senders, i)))
         weights = [senders.weights[i] for i in places]
+        total = trained.learned.total(self.layout.sent, members, sent, weights)
         return Arrived(
-            members, pattern, trained.learned.total(self.layout, members, pattern, weights), losses[members],
-            self._counts([VALUE_BITS * count for count in kept], told, encoded), {}, failed,
+            members, pattern, self._with_known(total, present, weights), losses[members],
+            self._counts([VALUE_BITS * count for count in kept], told, encoded, self.layout.num_words), {}, failed,
         )  # fmt: skip
+
+    def _sent(self, pattern: Pattern, present: Pattern | None) -> Pattern:
+        """The rows of `layout.sent` that clients with these words send [..., rows]."""
+        return pattern if present is None else self.layout.sent_rows(pattern, present)
+
+    def _with_known(self, total: Total, present: Pattern | None, weights: list[int]) -> Total:
+        """The same sums, and of every word the weight of the clients that have it."""
+        return total if present is None else replace(total, known=count_known(self.layout, present, weights))
+
+    def _told_words(self, replies: list[ReplyMessage]) -> Pattern | None:
+        """The words that replies tell [replies, words]; None: they are not asked for."""
+        if not self.layout.words:
+            return None
+        told = [reply.present for reply in replies if reply.present is not None]
+        return np.stack(told) if told else np.zeros((0, self.layout.num_words), dtype=np.bool_)
 
     def _reply(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[ReplyMessage, ClientState]:
         payload, remembered = self._payload(cohort, trained, i, senders)
         reply = ReplyMessage(
             self.run, cohort.round, cohort.ids[i], senders.samples[i], _told(cohort, trained, i), payload,
-            _report(trained, i),
+            _report(trained, i), _words(senders, i),
         )  # fmt: skip
         return reply, remembered
 
     def _payload(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[Payload, ClientState]:
-        sent = trained.pattern[i]
-        change = flatten(self.layout, trained.learned.change(i, sent))
-        where = np.flatnonzero(self.layout.kept_entries(sent))
+        sent = self._sent(trained.pattern[i], _words(senders, i))
+        change = flatten(self.layout, trained.learned.change(i, trained.pattern[i]))
+        where = np.flatnonzero(self.layout.sent.kept_entries(sent))
         if self.compressor is None:
             return Payload((Dense(change[where]),), difference=True), {}
         state = senders.remembered.get(cohort.ids[i]) or self.compressor.init_client(self.layout.num_weights)
-        return self.compressor.for_message(self._room(cohort, trained, i, senders.samples[i])).compress(
-            change[where], where, segments(self.layout, sent), state, cohort.round, cohort.stream(i, "compression")
+        return self.compressor.for_message(self._room(cohort, trained, i, senders)).compress(
+            change[where], where, segments(self.layout.sent, sent), state, cohort.round, cohort.stream(i, "compression")
         )
 
-    def _room(self, cohort: Cohort, trained: Trained, i: int, samples: int) -> Room:
+    def _room(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> Room:
         """What the compressor of one client may know of its message."""
         client, empty = cohort.ids[i], Payload((Dense(np.zeros(0, dtype=np.float32)),), difference=True)
         bare = ReplyMessage(
-            self.run, cohort.round, client, samples, _told(cohort, trained, i), empty, _report(trained, i)
-        )
-        whole, besides = wire.reply_room(self.layout, bare, _row(cohort, i))
+            self.run, cohort.round, client, senders.samples[i], _told(cohort, trained, i), empty, _report(trained, i),
+            _words(senders, i),
+        )  # fmt: skip
+        whole, besides = wire.reply_room(self.layout, bare)
         uplink = None if self.network is None else 1.0 / float(self.network.upload_seconds(client, 1, cohort.seed))
         return Room(whole, besides, uplink)
 
@@ -184,12 +204,13 @@ class Channel:
     def _arrived(self, reply: ReplyMessage, cohort: Cohort, i: int) -> Float32:
         """D^k in full coordinates [N], 0 at entries that were not sent."""
         change = np.zeros(self.layout.num_weights, dtype=np.float32)
-        change[_kept(self.layout, _row(cohort, i) if reply.pattern is None else reply.pattern)] = reply.payload.values()
+        pattern = _row(cohort, i) if reply.pattern is None else reply.pattern
+        change[_kept(self.layout.sent, wire.sent_rows(self.layout, pattern, reply.present))] = reply.payload.values()
         return change
 
-    def _counts(self, bits: list[int], patterns: list[Pattern | None], encoded: list[int]) -> Counts:
-        """By the paper's count 32 bits a value, 64 bits a position and, where rows are told, 1 bit a label."""
-        labels = [0 if pattern is None else -(-self.layout.num_rows // 8) for pattern in patterns]
+    def _counts(self, bits: list[int], patterns: list[Pattern | None], encoded: list[int], words: int = 0) -> Counts:
+        """By the paper's count 32 bits a value, 64 bits a position and, where rows or words are told, 1 bit each."""
+        labels = [-(-words // 8) + (0 if pattern is None else -(-self.layout.num_rows // 8)) for pattern in patterns]
         paper = [-(-own // 8) + told for own, told in zip(bits, labels, strict=True)]
         return Counts(np.array(paper, dtype=np.int64), np.array(encoded, dtype=np.int64))
 
@@ -214,6 +235,11 @@ def _told(cohort: Cohort, trained: Trained, i: int) -> Pattern | None:
     sent, assigned = trained.pattern[i], _row(cohort, i)
     same = sent.all() if assigned is None else np.array_equal(sent, assigned)
     return None if same else sent
+
+
+def _words(senders: Senders, i: int) -> Pattern | None:
+    """The words a reply tells; None: they are not asked for."""
+    return None if senders.present is None else senders.present[i]
 
 
 def _assigned(cohort: Cohort, i: int) -> Pattern | None:

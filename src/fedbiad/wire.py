@@ -1,6 +1,6 @@
 """Messages as bytes: one versioned format for requests and replies, described byte by byte in docs/wire.md.
 
-    "FB", version, flags | run, round, client | report | pattern | parts, plain | range-coded stream | checksum
+    "FB", version, flags | run, round, client | report | pattern | words | parts, plain | range-coded stream | checksum
 
 The receiver knows the layout, the run and what it asked for; all that a message declares is checked against that, and
 against the bytes that are there, before anything is allocated. Nothing is unpickled.
@@ -9,12 +9,12 @@ against the bytes that are there, before anything is allocated. Nothing is unpic
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import numpy as np
 import xxhash
 
 from fedbiad.coding import Sink, Source, get_pattern, get_payload, pattern_bytes, put_pattern, put_payload
+from fedbiad.coding.parts import KeptShapes
 from fedbiad.coding.sink import Chunk, chunk_size, varint, varint_size
 from fedbiad.errors import WireError
 from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
@@ -24,9 +24,9 @@ from fedbiad.rows import Layout
 MAGIC = b"FB"
 VERSION = 1
 REPLY, DIFFERENCE, CHECKED, NOISY = 1, 2, 16, 32
-PATTERN_SHIFT, PATTERN_MODES = 2, 3
+PATTERN_SHIFT, WORDS_SHIFT, PATTERN_MODES = 2, 6, 3
 """Flags: bit 0 reply, bit 1 the payload is a difference, bits 2-3 how the pattern is coded (0: not sent), bits 4 and 5
-in a reply: counts of checks, of noise follow."""
+in a reply: counts of checks, of noise follow, bits 6-7 in a reply: how the client's words are coded (0: not sent)."""
 CHECKSUM_BYTES = 4
 LEAST = len(MAGIC) + 2 + 4 + CHECKSUM_BYTES
 MOST = 2**32 - 1
@@ -49,16 +49,15 @@ def reply_size(layout: Layout, message: ReplyMessage, assigned: Rows | None = No
     return _size(_reply_chunks(layout, message, assigned))
 
 
-def reply_room(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> tuple[int, int]:
-    """Bytes of FedAvg's reply in the place of this one, and what this one takes beside its parts, whatever they are."""
-    rows = assigned if message.pattern is None else message.pattern
-    kept = layout.num_weights if rows is None else int(layout.kept_weights(rows[None])[0])
-    sizes = []
-    for pattern, entries in ((None, layout.num_weights), (message.pattern, kept)):
-        payload = Payload((Dense(np.broadcast_to(np.float32(0), entries)),), difference=True)
-        told = None if pattern is None and entries == layout.num_weights else assigned
-        sizes.append(reply_size(layout, replace(message, pattern=pattern, payload=payload), told))
-    return sizes[0], sizes[1] - 4 * kept - 2  # without the number of parts and the kind of the one part
+def reply_room(layout: Layout, message: ReplyMessage) -> tuple[int, int]:
+    """Bytes of FedAvg's reply in the place of this one, and what this one takes beside its parts, whatever they are.
+
+    FedAvg's reply has all weights and tells no words.
+    """
+    frame = (message.round, message.client, message.samples)
+    whole = dense_reply_size(*frame, None, layout.num_weights, message.report)
+    empty = dense_reply_size(*frame, message.pattern, 0, message.report, message.present)
+    return whole, empty - 2  # without the number of parts and the kind of the one part
 
 
 def decode_request(
@@ -67,7 +66,7 @@ def decode_request(
     """The request in `data`; WireError says why there is none. None: any round or client will do."""
     source, flags, (found_run, found_round, found_client) = _open(data, False, run, round_, client)
     pattern = _pattern(source, layout, flags, None)
-    payload = _payload(source, layout, flags, pattern)
+    payload = _payload(source, _kept_shapes(layout, pattern), flags)
     if payload.difference or len(payload.parts) != 1 or not isinstance(payload.parts[0], Dense):
         raise WireError("a request must carry the parameters themselves, in one dense part")
     return RequestMessage(found_run, found_round, found_client, pattern, payload)
@@ -90,27 +89,48 @@ def decode_reply(
     weights = source.varint("the number of weights sampled", MOST_NOISE, 1) if flags & NOISY else 0
     drawn = source.varint("the number of noise draws", weights) if flags & NOISY else 0
     pattern = _pattern(source, layout, flags, assigned)
-    payload = _payload(source, layout, flags, assigned if pattern is None else pattern)
+    present = _words(source, layout, flags)
+    kept = sent_rows(layout, assigned if pattern is None else pattern, present)
+    payload = _payload(source, _kept_shapes(layout.sent, kept), flags)
     if not payload.difference:
         raise WireError("a reply must carry a difference")
     report = Report(loss, checks, resampled, drawn, weights)
-    return ReplyMessage(found_run, found_round, found_client, samples, pattern, payload, report)
+    return ReplyMessage(found_run, found_round, found_client, samples, pattern, payload, report, present)
+
+
+def sent_rows(layout: Layout, pattern: Rows | None, present: Rows | None) -> Rows | None:
+    """The rows of `layout.sent` that a message has, by its pattern (None: all rows) and the client's words if told."""
+    if present is None:
+        return pattern
+    return layout.sent_rows(layout.all_rows(1)[0] if pattern is None else pattern, present)
 
 
 def dense_request_size(round_: int, client: int, pattern: Rows | None, kept: int) -> int:
     """len(encode_request(...)) of a request for `kept` weights, without writing it."""
-    told = 0 if pattern is None else pattern_bytes(pattern)
-    return _FRAME + varint_size(round_) + varint_size(client) + told + 4 * kept
+    return _dense_size(round_, client, kept, pattern)
 
 
-def dense_reply_size(round_: int, client: int, samples: int, pattern: Rows | None, kept: int, report: Report) -> int:
+def dense_reply_size(
+    round_: int,
+    client: int,
+    samples: int,
+    pattern: Rows | None,
+    kept: int,
+    report: Report,
+    present: Rows | None = None,
+) -> int:
     """len(encode_reply(...)) of a reply with `kept` weights in one dense part, without writing it."""
     told = varint_size(samples) + 4
     if report.checks:
         told += varint_size(report.checks) + varint_size(report.resampled)
     if report.noise_weights:
         told += varint_size(report.noise_weights) + varint_size(report.noise_drawn)
-    return dense_request_size(round_, client, pattern, kept) + told
+    return _dense_size(round_, client, kept, pattern, present) + told
+
+
+def _dense_size(round_: int, client: int, kept: int, *labels: Rows | None) -> int:
+    told = pattern_bytes(*(rows for rows in labels if rows is not None))
+    return _FRAME + varint_size(round_) + varint_size(client) + told + 4 * kept
 
 
 _FRAME = len(MAGIC) + 2 + 4 + 3 + CHECKSUM_BYTES
@@ -121,7 +141,8 @@ _FRAME = len(MAGIC) + 2 + 4 + 3 + CHECKSUM_BYTES
 
 
 def _request_chunks(layout: Layout, message: RequestMessage) -> list[Chunk]:
-    return _chunks(layout, message, b"", 0, message.pattern)
+    _check_labels(message.pattern, layout.num_rows, "a pattern", "rows")
+    return _chunks(message, b"", 0, None, _kept_shapes(layout, message.pattern))
 
 
 def _reply_chunks(layout: Layout, message: ReplyMessage, assigned: Rows | None) -> list[Chunk]:
@@ -133,21 +154,30 @@ def _reply_chunks(layout: Layout, message: ReplyMessage, assigned: Rows | None) 
         flags, told = flags | CHECKED, told + varint(report.checks) + varint(report.resampled)
     if report.noise_weights:
         flags, told = flags | NOISY, told + varint(report.noise_weights) + varint(report.noise_drawn)
-    return _chunks(layout, message, told, flags, assigned if message.pattern is None else message.pattern)
+    _check_words(layout, message.present is not None)
+    _check_labels(message.pattern, layout.num_rows, "a pattern", "rows")
+    _check_labels(message.present, layout.num_words, "a bitmap", "words")
+    kept = sent_rows(layout, assigned if message.pattern is None else message.pattern, message.present)
+    return _chunks(message, told, flags, message.present, _kept_shapes(layout.sent, kept))
+
+
+def _check_labels(labels: Rows | None, wanted: int, what: str, of: str) -> None:
+    if labels is not None and labels.shape != (wanted,):
+        raise WireError(f"{what} of shape {labels.shape} for {wanted} {of}")
 
 
 def _chunks(
-    layout: Layout, message: RequestMessage | ReplyMessage, told: bytes, flags: int, kept: Rows | None
+    message: RequestMessage | ReplyMessage, told: bytes, flags: int, present: Rows | None, shapes: KeptShapes
 ) -> list[Chunk]:
     """Everything but the checksum, in order; large arrays are not copied."""
     if not 0 <= message.run <= MOST:
         raise WireError(f"the run's number {message.run} does not fit 32 bits")
     body = Sink()
     if message.pattern is not None:
-        if message.pattern.shape != (layout.num_rows,):
-            raise WireError(f"a pattern of shape {message.pattern.shape} for {layout.num_rows} rows")
         flags |= put_pattern(body, message.pattern) << PATTERN_SHIFT
-    put_payload(body, message.payload, _kept_shapes(layout, kept))
+    if present is not None:
+        flags |= put_pattern(body, present) << WORDS_SHIFT
+    put_payload(body, message.payload, shapes)
     flags |= DIFFERENCE * message.payload.difference
     coded = body.coded()
     head = MAGIC + bytes([VERSION, flags]) + struct.pack("<I", message.run)
@@ -155,7 +185,7 @@ def _chunks(
     return [head, *body.plain, coded]
 
 
-def _kept_shapes(layout: Layout, kept: Rows | None) -> list[tuple[int, ...]]:
+def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
     return list((layout.shapes if kept is None else layout.kept_shapes(kept)).values())
 
 
@@ -197,8 +227,8 @@ def _open(
     flags = data[3]
     if bool(flags & REPLY) != reply:
         raise WireError("a request where a reply was expected" if reply else "a reply where a request was expected")
-    known = flags < 2 * NOISY if reply else flags < CHECKED
-    if not known or flags >> PATTERN_SHIFT & PATTERN_MODES == PATTERN_MODES:
+    modes = [flags >> shift & PATTERN_MODES for shift in (PATTERN_SHIFT, WORDS_SHIFT)]
+    if PATTERN_MODES in modes or not (reply or flags < CHECKED):
         raise WireError(f"unknown flags {flags:#04x}")
     found_run = int.from_bytes(data[4:8], "little")
     if found_run != run:
@@ -224,7 +254,19 @@ def _pattern(source: Source, layout: Layout, flags: int, assigned: Rows | None) 
     return pattern
 
 
-def _payload(source: Source, layout: Layout, flags: int, kept: Rows | None) -> Payload:
-    payload = get_payload(source, _kept_shapes(layout, kept), bool(flags & DIFFERENCE))
+def _words(source: Source, layout: Layout, flags: int) -> Rows | None:
+    """The words of the client that replies, if they are asked for."""
+    mode = flags >> WORDS_SHIFT
+    _check_words(layout, mode > 0)
+    return get_pattern(source, layout.num_words, mode, "words") if mode else None
+
+
+def _check_words(layout: Layout, told: bool) -> None:
+    if told != bool(layout.words):
+        raise WireError("it tells words, which were not asked for" if told else "it does not tell the client's words")
+
+
+def _payload(source: Source, shapes: KeptShapes, flags: int) -> Payload:
+    payload = get_payload(source, shapes, bool(flags & DIFFERENCE))
     source.finish()
     return payload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def data(dtype: torch.dtype = torch.float64) -> FederatedData:
     )
 
 
-def experiment(name: str, form: Form, block: int = 3, wire: bool | None = None, **training: float) -> Experiment:
+def experiment(name: str, form: Form, block: int = 3, wire: bool | None = None, **training: Any) -> Experiment:
     method, compressor, problems = resolve(name, 0.5, {}, {})
     assert method is not None
     assert not problems

@@ -306,6 +306,23 @@ class TestShow:
     def test_describe_says_what_a_row_is(self) -> None:
         assert "layer1.weight[j] + layer1.bias[j] + layer2.weight[:, j]" in fedbiad("describe", "digits").out
 
+    def test_describe_says_over_whom_the_mean_of_each_group_is(self) -> None:
+        def means(*changes: str) -> dict[str, str]:
+            wanted = [part for change in changes for part in ("--set", change)]
+            lines = fedbiad("describe", "ptb", *wanted).out.splitlines()
+            cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+            return {row[0]: row[3] for row in cells if len(row) == 4 and row[0]}
+
+        narrow = "methods.fedbiad.rows=embedding-words+output-columns"
+        sent = dict.fromkeys(("embedding-words", "output-columns", "all else"), "the clients that sent it")
+        assert means(narrow) == sent
+        own = dict.fromkeys(("embedding-words", "words"), "the clients with the word that sent it")
+        assert means(narrow, "training.word_mean=present") == {**sent, **own}
+        old = means(narrow, "methods.fedbiad.aggregation=zeros", "training.word_mean=present")
+        assert old["all else"] == "all clients, 0 where not sent"
+        assert old["words"] == "all clients with the word, 0 where not sent"
+        assert "at most:" in fedbiad("describe", "ptb", "--set", "training.word_mean=present").out
+
     def test_describe_warns(self) -> None:
         ended = fedbiad("describe", "digits", "--set", "rounds=3")
         assert "warning: stage two never starts: rounds = 3, stage_boundary = 25" in ended.out

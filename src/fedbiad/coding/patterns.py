@@ -37,14 +37,15 @@ def put_pattern(sink: Sink, pattern: Rows) -> PatternMode:
     return COUNTED
 
 
-def pattern_bytes(pattern: Rows) -> int:
-    """How many bytes `put_pattern` adds to a message whose coded stream is else empty."""
-    if len(pattern) > RANKED_ROWS:
-        sink = Sink()
+def pattern_bytes(*patterns: Rows) -> int:
+    """How many bytes `put_pattern` of each adds to a message whose coded stream is else empty."""
+    if all(len(pattern) <= RANKED_ROWS for pattern in patterns):
+        return sum(_ranked_bytes(len(pattern), int(pattern.sum())) for pattern in patterns)
+    sink = Sink()
+    for pattern in patterns:
         put_pattern(sink, pattern)
-        coded = sink.coded()
-        return sum(map(chunk_size, sink.plain)) + len(coded) + len(varint(len(coded))) - 1
-    return _ranked_bytes(len(pattern), int(pattern.sum()))
+    coded = sink.coded()
+    return sum(map(chunk_size, sink.plain)) + len(coded) + len(varint(len(coded))) - 1
 
 
 @lru_cache
@@ -55,15 +56,15 @@ def _ranked_bytes(rows: int, held: int) -> int:
     return len(varint(held)) + _rank_bytes(rows, held)
 
 
-def get_pattern(source: Source, rows: int, mode: int) -> Rows:
-    """Read a pattern of `rows` labels."""
+def get_pattern(source: Source, rows: int, mode: int, of: str = "rows") -> Rows:
+    """Read a pattern of `rows` labels of rows, or of words."""
     if mode == PACKED:
         packed = source.take(-(-rows // 8), "the packed pattern")
         bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
         if bits[rows:].any():
-            raise WireError("the packed pattern names rows that do not exist")
+            raise WireError(f"the packed pattern names {of} that do not exist")
         return bits[:rows].view(np.bool_)
-    held = source.varint("the number of rows held", rows)
+    held = source.varint(f"the number of {of} held", rows)
     pattern = np.zeros(rows, dtype=np.bool_)
     if rows > RANKED_ROWS:
         pattern[get_subset(source, rows, held)] = True

@@ -34,7 +34,7 @@ class Reports:
     loss: FloatArray
     """Mean loss of the local iterations."""
     kept: FloatArray
-    """Share of the weights that were uploaded."""
+    """Share of the weights that the uploaded rows have, whatever words the client lacks."""
     transfer: FloatArray
     """Seconds of download and upload on the client's link."""
     slowness: FloatArray

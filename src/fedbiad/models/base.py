@@ -160,6 +160,11 @@ class Model:
         return True
 
     @property
+    def words(self) -> tuple[Slice, ...]:
+        """Slices with an entry for every word of a vocabulary; (): the model has no words."""
+        return ()
+
+    @property
     def recurrent_groups(self) -> tuple[str, ...]:
         """For each layer that remembers, the name its units have as a row group."""
         return ()

@@ -215,6 +215,11 @@ class LSTM(Model):
         }
 
     @property
+    def words(self) -> tuple[Slice, ...]:
+        """A word's vector, and its row and bias in the output layer."""
+        return tuple(Slice(param, 0) for param in ("embedding.weight", "output.weight", "output.bias"))
+
+    @property
     def recurrent_groups(self) -> tuple[str, ...]:
         return tuple(f"lstm{i}" for i in self._layers)
 

@@ -36,7 +36,9 @@ class BlockTraining:
         local = self.data.local(cohort, self.work.iterations, self.work.batch)
         own = cohort.knowing(local.present(self.data.classes)) if self.work.method.looks_at_classes else cohort
         trained = client_update(self.work, received, own, local, states.own)
-        senders = Senders(samples, [1] * len(samples) if self.alike else samples, states.remembered)
+        weights = [1] * len(samples) if self.alike else samples
+        words = self.channel.layout.num_words
+        senders = Senders(samples, weights, states.remembered, local.present(words) if words else None)
         arrived = self.channel.upload(own, trained, senders)
         seconds = (time.perf_counter() - began) / len(cohort)
         good = arrived.members

@@ -23,17 +23,18 @@ class Sums:
     moved: Arrays
     holders: Arrays
     weight: float
+    known: Arrays
     blocks: int
 
     @classmethod
     def of(cls, tree: SumTree, blocks: int) -> Sums:
         """The sum of everything in a tree."""
         total = tree.finish()
-        return cls(arrays(total.moved), arrays(total.holders), total.weight, blocks)
+        return cls(arrays(total.moved), arrays(total.holders), total.weight, arrays(total.known), blocks)
 
     def total(self) -> Total:
         """The total, where it arrived."""
-        return Total(tensors(self.moved), tensors(self.holders), self.weight)
+        return Total(tensors(self.moved), tensors(self.holders), self.weight, tensors(self.known))
 
 
 _here: dict[str, BlockTraining] = {}

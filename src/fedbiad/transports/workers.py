@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import multiprocessing
 
@@ -27,6 +25,7 @@ from fedbiad.errors import RunError
 from fedbiad.state import States, Store
 from fedbiad.transports.base import Request, Updates
 from fedbiad.transports.block import BlockTraining
+from fedbiad.transports.packing import Arrays, arrays, tensors
 
 AHEAD = 2
 """Blocks handed out for each process: one to train, one to go on with."""
@@ -38,8 +37,9 @@ DEATHS = 5
 class _Sums:
     """A total whose changes stand in shared memory."""
 
-    holders: dict[str, npt.NDArray[np.float64]]
+    holders: Arrays
     weight: float
+    known: Arrays
 
 
 _Trained = tuple[Updates, States, _Sums]
@@ -78,8 +78,8 @@ class Workers:
             updates, states, sums = done.pop(i)
             self.store.take(states)
             moved = {name: value.clone() for name, value in self._slots[i % len(self._slots)].items()}
-            holders = {name: torch.from_numpy(value) for name, value in sums.holders.items()}
-            yield replace(updates, total=Total(moved, holders, sums.weight))
+            total = Total(moved, tensors(sums.holders), sums.weight, tensors(sums.known))
+            yield replace(updates, total=total)
 
     def processes(self) -> list[int]:
         """Their numbers, as the system knows them."""
@@ -199,5 +199,5 @@ def _train(training: BlockTraining, u: Params, slot: Params, cohort: Cohort, sta
         raise RunError("a block without sums")
     for name, place in slot.items():
         place.copy_(total.moved[name])
-    sums = _Sums({name: value.numpy() for name, value in total.holders.items()}, total.weight)
+    sums = _Sums(arrays(total.holders), total.weight, arrays(total.known))
     return updates.without_sums(), after, sums
