@@ -39,20 +39,24 @@ def frontier_picture(result: Result) -> str:
     lines: dict[str, list[Point]] = {}
     for label, point in points.items():
         if ", evidence" in label:
-            lines.setdefault(label.partition(",")[0], []).append(point)
+            lines.setdefault(label.partition(", evidence")[0], []).append(point)
     single = {label: point for label, point in points.items() if ", evidence" not in label}
     axes = _Axes([*points.values()])
     drawn = [axes.frame(result)]
     drawn += [_line(axes, name, sorted(own)) for name, own in lines.items()]
-    drawn += [_dot(axes, COLOURS.get(label, OTHERS), point) for label, point in single.items()]
-    ends = {f"{name} + evidence": (min(own), COLOURS.get(name, OTHERS)) for name, own in lines.items()}
-    drawn.append(_labels(axes, {**{name: (at, COLOURS.get(name, OTHERS)) for name, at in single.items()}, **ends}))
+    drawn += [_dot(axes, _colour(label), point) for label, point in single.items()]
+    ends = {f"{name} + evidence": (min(own), _colour(name)) for name, own in lines.items()}
+    drawn.append(_labels(axes, {**{name: (at, _colour(name)) for name, at in single.items()}, **ends}))
     title = f"Accuracy against encoded upload, {result['data']}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>' + "".join(drawn) + "</svg>\n"
     )
+
+
+def _colour(name: str) -> str:
+    return COLOURS.get(name.partition(",")[0], OTHERS)
 
 
 def _point(row: Result, whole: float) -> Point:
@@ -118,7 +122,7 @@ def _dot(axes: _Axes, colour: str, point: Point) -> str:
 
 
 def _line(axes: _Axes, name: str, points: Sequence[Point]) -> str:
-    colour = COLOURS.get(name, OTHERS)
+    colour = _colour(name)
     path = " ".join(f"{axes.x(share):.1f},{axes.y(accuracy):.1f}" for share, accuracy, _ in points)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>' + "".join(
         _dot(axes, colour, point) for point in points
