@@ -209,14 +209,20 @@ def expected_count(delta: FloatArray, step: float) -> float:
     return float(np.minimum(np.abs(delta) / step, 1).sum())
 
 
-def added_variance(delta: FloatArray, step: float) -> float:
-    """The variance that rounding to multiples of the step adds, summed over weights.
+def rounding_variances(delta: FloatArray, step: float) -> FloatArray:
+    """The variance that rounding to multiples of the step adds to each weight: D^2 f_i (1 - f_i).
 
-    E ||D q - delta||^2 = D^2 sum_i f_i (1 - f_i), f_i the fraction of |delta_i| / D.
+    f_i is the fraction of |delta_i| / D.
     """
     _check_step(step)
     fractions = np.abs(delta) / step % 1
-    return float(step**2 * (fractions * (1 - fractions)).sum())
+    variances: FloatArray = step**2 * (fractions * (1 - fractions))
+    return variances
+
+
+def added_variance(delta: FloatArray, step: float) -> float:
+    """The variance that rounding to multiples of the step adds, summed over weights: E ||D q - delta||^2."""
+    return float(rounding_variances(delta, step).sum())
 
 
 def inclusion_probabilities(delta: FloatArray, count: float) -> FloatArray:
@@ -249,6 +255,15 @@ def mean_variance(weights: FloatArray, variances: FloatArray) -> float:
     """
     shares = weights / weights.sum()
     return float((np.square(shares) * variances).sum())
+
+
+def sampling_noise(between: float, within: float, selected: int, registered: int) -> float:
+    """The variance of a mean over c of K clients that is there anyway: who was selected, and what each then drew.
+
+    S^2 (1 / c - 1 / K) + W / K: S^2 is the variance between clients as they are seen, W the part of it that is within
+    each client (its batches, its pattern). Selection is without replacement: with c = K only W / c is left.
+    """
+    return between * (1 / selected - 1 / registered) + within / registered
 
 
 def least_rate(variances: FloatArray, added: float) -> float:
