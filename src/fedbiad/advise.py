@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from fedbiad import streams, theory, wire
+from fedbiad.advice import Advice, Prospect
 from fedbiad.aggregation import AGGREGATIONS
 from fedbiad.checkpoint import Checkpoint
 from fedbiad.client import Trained
@@ -34,57 +33,10 @@ from fedbiad.sending import Change, Channel, Senders
 from fedbiad.server import select_clients
 
 BUDGETS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
-SHARE = 10.0
+SHARE = 25.0
 """How much of the sampling noise a budget may add: docs/evidence.md says why so much."""
 FEWEST, MOST = 10, 100
 """Clients looked at, unless stated: those of a round, but not fewer and not more than these."""
-
-
-@dataclass(frozen=True)
-class Prospect:
-    """What one budget comes to: means over the clients looked at, and the variance of the server's mean."""
-
-    budget: float
-    bytes: float | None = None
-    step: float | None = None
-    sent: float | None = None
-    """Weights in a message."""
-    added_variance: float | None = None
-    """Of one message: E ||what arrives - what was learned||^2."""
-    variance: float | None = None
-    """Added to the server's mean by all messages of a round."""
-    of_noise: float | None = None
-    of_update: float | None = None
-    """As shares of the sampling noise and of the squared norm of the mean update."""
-    uncertainty: float | None = None
-    """Of the variance, relative: one standard error, from how clients differ."""
-    obstacle: str | None = None
-    """Why there is no such message."""
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What a run's clients tell about budgets."""
-
-    method: str
-    """The run's, without a compressor."""
-    round: int
-    """The round whose end was looked at."""
-    clients: int
-    selected: int
-    registered: int
-    noise: float
-    """The variance of the server's mean that is there anyway."""
-    between: float
-    within: float
-    """The variance between clients as they are seen, and the part of it that is within each."""
-    update: float
-    """||mean update||^2."""
-    share: float
-    pick: float | None
-    """The smallest budget that adds no more than this share of the noise."""
-    prospects: tuple[Prospect, ...]
-
 
 Tick = Callable[[int, int], None]
 """Told how many steps are done, and of how many."""
@@ -95,6 +47,7 @@ def advise(
     budgets: Sequence[float] = BUDGETS,
     share: float = SHARE,
     clients: int | None = None,
+    floor: float = 0.0,
     tick: Tick = lambda done, steps: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Advice:
@@ -111,7 +64,7 @@ def advise(
         warn(f"checkpoint {file} is damaged and passed over; what follows is of round {last.round}")
     bare = _bare(plan)
     with closing(build(bare)) as experiment:
-        return Adviser(experiment, last, bare.method).advice(tuple(budgets), share, clients, tick)
+        return Adviser(experiment, last, bare.method, floor).advice(tuple(budgets), share, clients, tick)
 
 
 def _bare(plan: Plan) -> Plan:
@@ -139,6 +92,7 @@ class Adviser:
     experiment: Experiment
     last: Checkpoint
     method: str
+    floor: float
 
     def advice(self, budgets: Sequence[float], share: float, clients: int | None, tick: Tick) -> Advice:
         """Train, send with every budget, compare."""
@@ -159,11 +113,14 @@ class Adviser:
         between, within = mean.between(), mean.within(one for one, _ in self._learned(ids, other, [], step))
         noise = theory.sampling_noise(between, within, server.selected, registered)
         sent = zip(ladder, zip(*(messages for _, messages in seen), strict=True), strict=True)
-        found = [_prospect(budget, messages, mean, server.selected, noise) for budget, messages in sent]
+        found = [
+            _prospect(Evidence(budget=budget, floor=self.floor), messages, mean, server.selected, noise)
+            for budget, messages in sent
+        ]
         fits = [one.budget for one in found if one.of_noise is not None and one.of_noise <= share]
         return Advice(
             self.method, self.last.round, len(seen), server.selected, registered, noise, between, within, mean.update,
-            share, min(fits, default=None), tuple(found),
+            self.floor, share, min(fits, default=None), tuple(found),
         )  # fmt: skip
 
     def _chosen(self, clients: int | None) -> tuple[int, ...]:
@@ -198,7 +155,7 @@ class Adviser:
                     continue
                 change, messages = training.channel.change(trained, i), []
                 for budget in budgets:
-                    sending = replace(training.channel, compressor=Evidence(budget=budget))
+                    sending = replace(training.channel, compressor=Evidence(budget=budget, floor=self.floor))
                     messages.append(_message(sending, own, trained, i, senders, change))
                     step()
                 full = np.zeros(server.layout.num_weights, dtype=np.float32)
@@ -220,60 +177,24 @@ def _message(
 
 
 def _prospect(
-    budget: float, messages: Sequence[Message | str], mean: MeanNoise, selected: int, noise: float
+    code: Evidence, messages: Sequence[Message | str], mean: MeanNoise, selected: int, noise: float
 ) -> Prospect:
     """The means over the clients, and what their messages together add to a mean of as many as a round has."""
     obstacles = [one for one in messages if isinstance(one, str)]
     if obstacles:
-        return Prospect(budget, obstacle=obstacles[0])
+        return Prospect(code.budget, obstacle=obstacles[0])
     whole = [one for one in messages if isinstance(one, Message)]
-    each = [mean.added(one, message.step) if message.sent else (0.0, 0.0)
+    each = [mean.added(one, message.step, code.floor) if message.step else (0.0, 0.0)
             for one, message in zip(mean.clients, whole, strict=True)]  # fmt: skip
     (alone, part), spread = np.mean(each, axis=0).tolist(), float(np.std(each, axis=0, ddof=1)[1])
     variance = part * len(whole) ** 2 / selected
     return Prospect(
-        budget, float(np.mean([one.bytes for one in whole])), float(np.mean([one.step for one in whole])),
+        code.budget, float(np.mean([one.bytes for one in whole])), float(np.mean([one.step for one in whole])),
         float(np.mean([one.sent for one in whole])), alone, variance,
         _ratio(variance, noise), _ratio(variance, mean.update), _ratio(spread / math.sqrt(len(whole)), part),
     )  # fmt: skip
 
 
-def _ratio(part: float, whole: float) -> float:
-    """Nothing of nothing is 0."""
-    return part / whole if whole else math.inf if part else 0.0
-
-
-def show(advice: Advice, console: Console) -> None:
-    """The budgets as a table, and which to take."""
-    table = Table(title=f"{advice.method} after round {advice.round}: what a budget of `evidence` would cost")
-    for heading in ("budget", "bytes a message", "step", "weights sent", "variance of the mean", "of sampling noise",
-                    "of squared update"):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for one in advice.prospects:
-        table.add_row(f"{one.budget:.4g}", *_cells(one), style="bold" if one.budget == advice.pick else None)
-    console.width = max(console.width, 110)  # numbers are not cut, whatever the terminal
-    console.print(table)
-    told = [one.uncertainty for one in advice.prospects if one.uncertainty is not None]
-    console.print(
-        f"Sampling noise, there anyway: {advice.noise:.3g}, from which {advice.selected} of {advice.registered} "
-        f"clients are selected and what they draw. Looked at {advice.clients} clients: variances added are known to "
-        f"± {max(told, default=0.0):.0%} (one standard error).", highlight=False, style="dim",
-    )  # fmt: skip
-    for one in advice.prospects:
-        if one.obstacle is not None:
-            console.print(f"{one.budget:.4g}: {one.obstacle}", highlight=False)
-    limit = f"{advice.share:g} times the sampling noise"
-    if advice.pick is None:
-        console.print(f"No budget here adds at most {limit}: name larger ones (--budgets), or a larger --share.")
-    else:
-        console.print(
-            f"Advice: budget = {advice.pick:.4g}, the smallest that adds at most {limit}: "
-            f"--set method={advice.method}+evidence --set compressors.evidence.budget={advice.pick:.4g}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
-
-
-def _cells(one: Prospect) -> list[str]:
-    known = (one.bytes, one.step, one.sent, one.variance, one.of_noise, one.of_update)
-    form = ("{:,.0f}", "{:.3g}", "{:,.0f}", "{:.3g}", "{:.3g}", "{:.3g}")
-    return ["-" if value is None else text.format(value) for text, value in zip(form, known, strict=True)]
+def _ratio(part: float, whole: float) -> float | None:
+    """Nothing of nothing is 0; of something it has no meaning."""
+    return part / whole if whole else None if part else 0.0

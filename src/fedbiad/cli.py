@@ -19,10 +19,11 @@ from rich.table import Table
 from fedbiad import compare as comparison
 from fedbiad import plan as plans
 from fedbiad import runner
+from fedbiad.advice import show as show_advice
 from fedbiad.advise import BUDGETS, FEWEST, MOST, SHARE
 from fedbiad.advise import advise as _advise
-from fedbiad.advise import show as show_advice
 from fedbiad.compare import INTERRUPTED
+from fedbiad.compressors.evidence import MOST_FLOOR
 from fedbiad.data import DATASETS, fetch, text
 from fedbiad.data import load as load_data
 from fedbiad.describe import describe_plan, theory_table
@@ -220,6 +221,9 @@ def advise(
         int | None,
         typer.Option(min=2, help=f"Clients to look at \\[default: a round's, at least {FEWEST}, at most {MOST}]."),
     ] = None,
+    floor: Annotated[
+        float, typer.Option(min=0.0, max=MOST_FLOOR, help="The least probability with which a weight is sent.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -231,13 +235,9 @@ def advise(
     with bars(Console(stderr=True, quiet=quiet or not sys.stderr.isatty())) as progress:
         task = progress.add_task("messages", total=None, figures="")
         found = _advise(
-            directory,
-            ladder,
-            share,
-            clients,
-            lambda done, steps: progress.update(task, completed=done, total=steps),
-            lambda text: _warn([text]),
-        )
+            directory, ladder, share, clients, floor,
+            lambda done, steps: progress.update(task, completed=done, total=steps), lambda text: _warn([text]),
+        )  # fmt: skip
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
     else:

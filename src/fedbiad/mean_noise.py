@@ -76,10 +76,10 @@ class MeanNoise:
                 moved.append(self._moved(self.total + one.total(self.layout, -1) + other.total(self.layout)))
         return len(self.clients) ** 2 * float(np.mean(moved)) / 2 if moved else 0.0
 
-    def added(self, one: Learned, step: float) -> tuple[float, float]:
-        """The variance of a client's message with this step, and its part in that of the mean."""
+    def added(self, one: Learned, step: float, floor: float = 0.0) -> tuple[float, float]:
+        """The variance of a client's message with this step and floor, and its part in that of the mean."""
         kept = self.layout.kept_entries(one.pattern)
-        variances = theory.rounding_variances(one.delta[kept].astype(np.float64), step)
+        variances = theory.rounding_variances(one.delta[kept].astype(np.float64), step, floor)
         return float(variances.sum()), float((np.square(one.weight * self.gain[kept]) * variances).sum())
 
     def _moved(self, total: Total) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fedbiad import plan as plans
-from fedbiad.advise import BUDGETS, Advice, Prospect, advise
+from fedbiad.advice import Advice, Prospect
+from fedbiad.advise import BUDGETS, advise
 from fedbiad.data import load as load_data
 from fedbiad.data import text
 from fedbiad.errors import DataError, RunDirError
@@ -79,6 +80,14 @@ def test_all_clients_selected_leaves_the_noise_of_their_draws(tmp_path: Path) ->
     advice = advise(finished(tmp_path / "run", training=training), SMALL_BUDGETS)
     assert advice.clients == 12
     assert advice.noise == pytest.approx(advice.within / 12)
+
+
+def test_a_floor_costs_variance(tmp_path: Path) -> None:
+    path = finished(tmp_path / "run")
+    free, floored = (at(advise(path, [0.1], floor=floor), 0.1) for floor in (0.0, 0.01))
+    assert known(free.bytes) == pytest.approx(known(floored.bytes), rel=0.05)
+    assert 1.1 * known(free.variance) < known(floored.variance) < 10 * known(free.variance)
+    assert "a floor of 0.4 sends" in str(at(advise(path, [0.05], floor=0.4), 0.05).obstacle)
 
 
 def test_a_budget_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
