@@ -227,7 +227,7 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Tell from a finished run what each byte budget would cost in variance, and which is the smallest to do."""
+    """Tell from a finished run what each byte budget would cost in variance, and which is the smallest that will do."""
     if not share > 0:
         raise PlanError([f"{share:g} is not above 0"], "--share")
     torch.set_num_threads(1)
