@@ -34,7 +34,7 @@ from fedbiad.server import select_clients
 
 BUDGETS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
 SHARE = 25.0
-"""How much of the sampling noise a budget may add: docs/evidence.md says why so much."""
+"""How much of the sampling noise a budget may add: set after runs on Fashion-MNIST, docs/evidence.md."""
 FEWEST, MOST = 10, 100
 """Clients looked at, unless stated: those of a round, but not fewer and not more than these."""
 

@@ -84,10 +84,10 @@ def test_all_clients_selected_leaves_the_noise_of_their_draws(tmp_path: Path) ->
 
 def test_a_floor_costs_variance(tmp_path: Path) -> None:
     path = finished(tmp_path / "run")
-    free, floored = (at(advise(path, [0.03], floor=floor), 0.03) for floor in (0.0, 0.02))
+    free, floored = (at(advise(path, [0.03], floor=floor), 0.03) for floor in (0.0, 0.08))
     assert known(free.bytes) == pytest.approx(known(floored.bytes), rel=0.05)
     assert 1.1 * known(free.variance) < known(floored.variance) < 10 * known(free.variance)
-    assert "a floor of 0.4 sends" in str(at(advise(path, [0.05], floor=0.4), 0.05).obstacle)
+    assert "a floor of 0.4 sends" in str(at(advise(path, [0.02], floor=0.4), 0.02).obstacle)
 
 
 def test_a_budget_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
