@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -18,7 +19,11 @@ from rich.table import Table
 from fedbiad import compare as comparison
 from fedbiad import plan as plans
 from fedbiad import runner
+from fedbiad.advice import show as show_advice
+from fedbiad.advise import BUDGETS, FEWEST, MOST, SHARE
+from fedbiad.advise import advise as _advise
 from fedbiad.compare import INTERRUPTED
+from fedbiad.compressors.evidence import MOST_FLOOR
 from fedbiad.data import DATASETS, fetch, text
 from fedbiad.data import load as load_data
 from fedbiad.describe import describe_plan, theory_table
@@ -207,6 +212,44 @@ def theory(plan: PlanArgument, settings: SetOption = None) -> None:
     theory_table(_load(plan, settings), Console())
 
 
+@app.command(epilog="For example: fedbiad advise runs/fmnist-fedavg-seed0 --budgets 0.01,0.003 --share 5")
+def advise(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    share: Annotated[
+        float,
+        typer.Option(help="The variance a budget may add, as a share of the sampling noise that is there anyway."),
+    ] = SHARE,
+    budgets: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated budgets to look at beside the usual ones: shares of FedAvg's bytes."),
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=2, help=f"Clients to look at \\[default: a round's, at least {FEWEST}, at most {MOST}]."),
+    ] = None,
+    floor: Annotated[
+        float, typer.Option(min=0.0, max=MOST_FLOOR, help="The least probability with which a weight is sent.")
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Tell from a finished run what each byte budget would cost in variance, and which is the smallest that will do."""
+    if not share > 0:
+        raise PlanError([f"{share:g} is not above 0"], "--share")
+    torch.set_num_threads(1)
+    ladder = [*BUDGETS, *_budgets(budgets)]
+    with bars(Console(stderr=True, quiet=quiet or not sys.stderr.isatty())) as progress:
+        task = progress.add_task("messages", total=None, figures="")
+        found = _advise(
+            directory, ladder, share, clients, floor,
+            lambda done, steps: progress.update(task, completed=done, total=steps), lambda text: _warn([text]),
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        show_advice(found, Console())
+
+
 @data_app.command("fetch")
 def data_fetch(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join((*DATASETS, *CORPORA))}.")],
@@ -301,6 +344,17 @@ def _seeds(text: str) -> list[int]:
     except ValueError:
         raise PlanError([f"{text!r} is not a comma-separated list of whole numbers"], "--seeds") from None
     return list(dict.fromkeys(seeds))
+
+
+def _budgets(text: str | None) -> list[float]:
+    try:
+        budgets = [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise PlanError([f"{text!r} is not a comma-separated list of numbers"], "--budgets") from None
+    wrong = [budget for budget in budgets if not 0 < budget <= 1]
+    if wrong:
+        raise PlanError([f"{budget:g} is not above 0 and at most 1" for budget in wrong], "--budgets")
+    return budgets
 
 
 def _unused(path: Path) -> Path:

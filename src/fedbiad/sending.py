@@ -40,6 +40,14 @@ class Senders:
     """Words in each client's own data [clients, words], where clients send no others."""
 
 
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a client learned at the entries of the rows it uploads: trained minus received, and where they stand."""
+
+    delta: Float32
+    where: IntArray
+
+
 @dataclass(frozen=True)
 class Arrived:
     """The usable replies of a block as the server has them; arrays [clients], `members` their places in the block."""
@@ -48,6 +56,8 @@ class Arrived:
     pattern: Pattern
     total: Total
     loss: npt.NDArray[np.float64]
+    error: npt.NDArray[np.float64] | None
+    """||what arrived - what was learned||^2, where a compressor stands between them."""
     upload: Counts
     remembered: dict[int, ClientState]
     """What the compressors of the clients remember now."""
@@ -100,11 +110,12 @@ class Channel:
         usable = np.flatnonzero(trained.usable)
         if self.compressor is None and not self.wired:
             return self._bare(cohort, trained, senders, usable, failed)
-        members, changes, replies = [], [], []
+        members, changes, errors, replies = [], [], [], []
         remembered: dict[int, ClientState] = {}
         for i in usable.tolist():
             try:
-                reply, learned = self._reply(cohort, trained, i, senders)
+                change = self.change(trained, i, senders)
+                reply, learned = self.reply(cohort, trained, i, senders, change)
                 size = wire.reply_size(self.layout, reply, _row(cohort, i))
                 reply = self._through_the_wire(reply, cohort, i) if self.wired else reply
             except (UpdateError, WireError) as error:
@@ -115,6 +126,7 @@ class Channel:
             members.append(i)
             replies.append((reply, size))
             changes.append(self._arrived(reply, cohort, i))
+            errors.append(np.square(np.subtract(changes[-1][change.where], change.delta, dtype=np.float64)).sum())
         chosen = np.array(members, dtype=np.int64)
         flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
         weights, pattern = [senders.weights[i] for i in members], trained.pattern[chosen]
@@ -123,6 +135,7 @@ class Channel:
         return Arrived(
             chosen, pattern, self._with_known(total, present, weights),
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
+            np.array(errors, dtype=np.float64) if self._estimates else None,
             self._counts(
                 [reply.payload.paper_bits for reply, _ in replies], [reply.pattern for reply, _ in replies],
                 [size for _, size in replies], self.layout.num_words,
@@ -147,7 +160,7 @@ class Channel:
         weights = [senders.weights[i] for i in places]
         total = trained.learned.total(self.layout.sent, members, sent, weights)
         return Arrived(
-            members, pattern, self._with_known(total, present, weights), losses[members],
+            members, pattern, self._with_known(total, present, weights), losses[members], None,
             self._counts([VALUE_BITS * count for count in kept], told, encoded, self.layout.num_words), {}, failed,
         )  # fmt: skip
 
@@ -166,24 +179,38 @@ class Channel:
         told = [reply.present for reply in replies if reply.present is not None]
         return np.stack(told) if told else np.zeros((0, self.layout.num_words), dtype=np.bool_)
 
-    def _reply(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[ReplyMessage, ClientState]:
-        payload, remembered = self._payload(cohort, trained, i, senders)
+    @property
+    def _estimates(self) -> bool:
+        """Whether what arrives stands for what was learned without being it."""
+        return self.compressor is not None and self.compressor.vote_step is None
+
+    def change(self, trained: Trained, i: int, senders: Senders) -> Change:
+        """What one client learned in the rows it uploads."""
+        where = np.flatnonzero(self.layout.sent.kept_entries(self._sent(trained.pattern[i], _words(senders, i))))
+        return Change(flatten(self.layout, trained.learned.change(i, trained.pattern[i]))[where], where)
+
+    def reply(
+        self, cohort: Cohort, trained: Trained, i: int, senders: Senders, change: Change
+    ) -> tuple[ReplyMessage, ClientState]:
+        """The message of one client, and what its compressor remembers then."""
+        payload, remembered = self._payload(cohort, trained, i, senders, change)
         reply = ReplyMessage(
             self.run, cohort.round, cohort.ids[i], senders.samples[i], _told(cohort, trained, i), payload,
             _report(trained, i), _words(senders, i),
         )  # fmt: skip
         return reply, remembered
 
-    def _payload(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> tuple[Payload, ClientState]:
-        sent = self._sent(trained.pattern[i], _words(senders, i))
-        change = flatten(self.layout, trained.learned.change(i, trained.pattern[i]))
-        where = np.flatnonzero(self.layout.sent.kept_entries(sent))
+    def _payload(
+        self, cohort: Cohort, trained: Trained, i: int, senders: Senders, change: Change
+    ) -> tuple[Payload, ClientState]:
         if self.compressor is None:
-            return Payload((Dense(change[where]),), difference=True), {}
+            return Payload((Dense(change.delta),), difference=True), {}
         state = senders.remembered.get(cohort.ids[i]) or self.compressor.init_client(self.layout.num_weights)
+        sent = self._sent(trained.pattern[i], _words(senders, i))
         return self.compressor.for_message(self._room(cohort, trained, i, senders)).compress(
-            change[where], where, segments(self.layout.sent, sent), state, cohort.round, cohort.stream(i, "compression")
-        )
+            change.delta, change.where, segments(self.layout.sent, sent), state, cohort.round,
+            cohort.stream(i, "compression"),
+        )  # fmt: skip
 
     def _room(self, cohort: Cohort, trained: Trained, i: int, senders: Senders) -> Room:
         """What the compressor of one client may know of its message."""

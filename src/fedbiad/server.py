@@ -105,6 +105,7 @@ class Tally:
         weights = sum(b.noise_weights for b in blocks)
         patterns = np.concatenate([block.pattern for block in blocks])
         watched = [block.watched for block in blocks if block.watched]
+        errors = [block.error for block in blocks if block.error is not None]
         return {
             "clients": clients,
             "failed": list(self.failed),
@@ -112,6 +113,7 @@ class Tally:
             "train_loss": float(np.mean(self._joined([b.loss for b in blocks]))),
             "upload": self._count("upload"),
             "download": self._count("download"),
+            **({"message_error": float(self._joined(errors).mean())} if errors else {}),
             "kept_rows_share": float(patterns.mean(1).mean()),
             "resampled_share": sum(int(b.resampled.sum()) for b in blocks) / checks if checks else None,
             "noise_skipped_share": 1 - drawn / weights if weights else None,

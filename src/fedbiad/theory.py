@@ -203,20 +203,28 @@ def minimax_rate(m: float, smoothness: float, inputs: int, C2: float = 1.0) -> f
 # ---------------------------------------------------------------------- evidence coding (docs/evidence.md)
 
 
-def expected_count(delta: FloatArray, step: float) -> float:
-    """How many weights a message with this step holds on average: sum_i min(1, |delta_i| / D)."""
+def expected_count(delta: FloatArray, step: float, floor: float = 0.0) -> float:
+    """How many weights a message with this step holds on average: sum_i max(min(1, |delta_i| / D), floor)."""
     _check_step(step)
-    return float(np.minimum(np.abs(delta) / step, 1).sum())
+    return float(np.clip(np.abs(delta) / step, floor, 1).sum())
 
 
-def added_variance(delta: FloatArray, step: float) -> float:
-    """The variance that rounding to multiples of the step adds, summed over weights.
+def rounding_variances(delta: FloatArray, step: float, floor: float = 0.0) -> FloatArray:
+    """The variance that rounding to multiples of the step adds to each weight: D^2 f_i (1 - f_i).
 
-    E ||D q - delta||^2 = D^2 sum_i f_i (1 - f_i), f_i the fraction of |delta_i| / D.
+    f_i is the fraction of |delta_i| / D. A weight that is sent with the probability of a floor above |delta_i| / D is
+    D, -D or 0 on arrival: D^2 floor - delta_i^2.
     """
     _check_step(step)
-    fractions = np.abs(delta) / step % 1
-    return float(step**2 * (fractions * (1 - fractions)).sum())
+    sizes = np.abs(delta) / step
+    fractions = sizes % 1
+    variances: FloatArray = step**2 * np.where(sizes < floor, floor - sizes**2, fractions * (1 - fractions))
+    return variances
+
+
+def added_variance(delta: FloatArray, step: float, floor: float = 0.0) -> float:
+    """The variance that rounding to multiples of the step adds, summed over weights: E ||D q - delta||^2."""
+    return float(rounding_variances(delta, step, floor).sum())
 
 
 def inclusion_probabilities(delta: FloatArray, count: float) -> FloatArray:
@@ -249,6 +257,15 @@ def mean_variance(weights: FloatArray, variances: FloatArray) -> float:
     """
     shares = weights / weights.sum()
     return float((np.square(shares) * variances).sum())
+
+
+def sampling_noise(between: float, within: float, selected: int, registered: int) -> float:
+    """The variance of a mean over c of K clients that is there anyway: who was selected, and what each then drew.
+
+    S^2 (1 / c - 1 / K) + W / K: S^2 is the variance between clients as they are seen, W the part of it that is within
+    each client (its batches, its pattern). Selection is without replacement: with c = K only W / c is left.
+    """
+    return between * (1 / selected - 1 / registered) + within / registered
 
 
 def least_rate(variances: FloatArray, added: float) -> float:

@@ -27,7 +27,7 @@ def uniform(key: int, index: int) -> float:
 
 
 @fast
-def masses(delta: Float32) -> FloatArray:
+def masses(delta: Float32 | FloatArray) -> FloatArray:
     """The sums of what is above and of what is below 0 among `TOGETHER` neighbours [groups, 2]."""
     whole = len(delta) // TOGETHER
     found = np.zeros((-(-len(delta) // TOGETHER), 2))
@@ -44,7 +44,7 @@ def masses(delta: Float32) -> FloatArray:
 
 
 @strict
-def rounded(delta: Float32, sums: FloatArray, step: float, key: int) -> tuple[IntArray, Counts]:
+def rounded(delta: Float32 | FloatArray, sums: FloatArray, step: float, key: int) -> tuple[IntArray, Counts]:
     """Positions and multiples of `step` that entries are rounded to, up or down, zeros left out.
 
     Up with the probability of the fraction, but not each by itself: the fractions of one sign fight duels in their
@@ -119,7 +119,7 @@ def _champion(sums: FloatArray, fighter: int, held: float, since: int, side: int
 
 
 @strict
-def _entry(delta: Float32, sums: FloatArray, who: int, side: int, luck: float) -> int:
+def _entry(delta: Float32 | FloatArray, sums: FloatArray, who: int, side: int, luck: float) -> int:
     """The entry itself, or one of its group, in proportion."""
     if who < 0:
         return -1 - who

@@ -17,6 +17,7 @@ from pydantic import Field
 from fedbiad.arrays import ClientState, FloatArray, IntArray
 from fedbiad.coding.multiples import multiples_bits
 from fedbiad.compressors.base import Compressor, Room, Segment, pieces
+from fedbiad.compressors.decoys import rounded_with_decoys
 from fedbiad.compressors.duels import masses, rounded
 from fedbiad.errors import UpdateError
 from fedbiad.payloads import LARGEST, MOST_MULTIPLE, Float32, Multiples, Payload
@@ -44,6 +45,8 @@ PILOT_KEY = 1
 CHANCE = 0.6
 """Twice what a short message varies by, as a multiple of the root of its bits."""
 RETRIES = 50
+MOST_FLOOR = 0.5
+"""Above it there are no two independent chances, up and down, of which one alone comes true that often."""
 SMALLEST = 2.0**-149
 """The least float32 above 0."""
 
@@ -62,6 +65,8 @@ class Evidence(Compressor):
     """Bytes of a message, instead of the share."""
     seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """Seconds of a message on the client's own uplink, instead of both."""
+    floor: Annotated[float, Field(ge=0.0, le=MOST_FLOOR)] = 0.0
+    """Every weight of the rows kept is sent with at least this probability, also one that did not change."""
 
     def for_message(self, room: Room) -> Within:
         """This budget as bytes for the parts of one message."""
@@ -73,7 +78,7 @@ class Evidence(Compressor):
             limit = self.seconds * room.uplink
         else:
             limit = float(self.budget * room.dense if self.bytes is None else self.bytes)
-        return Within(limit, room.besides)
+        return Within(limit, room.besides, self.floor)
 
     def compress(
         self,
@@ -95,6 +100,7 @@ class Within(Compressor):
 
     limit: float
     besides: int
+    floor: float = 0.0
 
     def compress(
         self,
@@ -119,7 +125,7 @@ class Within(Compressor):
         most = 8 * (CEILING * self.limit - self.besides - FRAME) / CODER - ENDS
         room = 8 * (self.limit - self.besides - FRAME)
         aim = min(8 * (AIM * self.limit - self.besides - FRAME), room - ENDS - CHANCE * math.sqrt(room))
-        return Payload((Search(change, blocks, aim, most, largest).part(stream),), difference=True), state
+        return Payload((Search(change, blocks, aim, most, largest, self.floor).part(stream),), difference=True), state
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,7 @@ class Search:
     aim: float
     most: float
     largest: float
+    floor: float = 0.0
 
     def part(self, stream: np.random.Generator) -> Multiples:
         """The changes rounded; where chance made that too long, again with a longer step and new draws."""
@@ -152,11 +159,14 @@ class Search:
         mean, size = float(sums.sum()) / len(self.change), len(self.change)
         least = max(self.largest / (MOST_MULTIPLE - 1), SMALLEST)
         most = max(mean * size, least)  # one entry on average
-        step, before = mean / mean_multiple(self.aim / (size * USUAL)), (0.0, 0.0)
-        slope = math.log(entropy(1.01 * mean / step) / entropy(mean / step)) / math.log(1.01)
+        left = mean_multiple(self.aim / (size * USUAL)) - self.floor  # by what is sent whatever has changed
+        step, before = mean / left if left > 0 else most, (0.0, 0.0)
+        slope = math.log(entropy(1.01 * mean / step + self.floor) / entropy(mean / step + self.floor)) / math.log(1.01)
         for _ in range(PILOTS):
             step = min(max(step, least), most)
             bits = multiples_bits(self.rounded(sums, step, PILOT_KEY), self.blocks)
+            if self.floor and step == most and bits > self.most:
+                raise UpdateError(self._no_room(bits))
             over = math.log(bits / self.aim)
             if (step == least and over <= 0) or (step == most and over >= 0):
                 break
@@ -168,10 +178,19 @@ class Search:
                 break
         return min(max(step, least), most)
 
+    def _no_room(self, bits: float) -> str:
+        return (
+            f"a floor of {self.floor:g} sends {self.floor * len(self.change):,.0f} weights whatever has changed, about "
+            f"{bits / 8:,.0f} bytes where a budget leaves {self.most / 8:,.0f}; lower the floor or raise the budget"
+        )
+
     def rounded(self, sums: FloatArray, step: float, key: int) -> Multiples:
         """The changes as multiples of a step."""
         sent = np.float32(step)
-        positions, multiples = rounded(self.change, sums, float(sent), key)
+        if self.floor:
+            positions, multiples = rounded_with_decoys(self.change, float(sent), self.floor, key)
+        else:
+            positions, multiples = rounded(self.change, sums, float(sent), key)
         if float(sent) * float(np.abs(multiples).max(initial=0)) > LARGEST:
             raise UpdateError("the update is too large for multiples of a float32")
         return Multiples(len(self.change), sent, positions, multiples)

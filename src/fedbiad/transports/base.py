@@ -73,6 +73,8 @@ class Updates:
     watched: Watched | None = None
     blocks: int = 1
     """How many blocks `total` sums: this one and those before it, which come without."""
+    error: FloatArray | None = None
+    """||what arrived - what was learned||^2, where a compressor stands between them; no server knows it."""
 
     def without_sums(self) -> Updates:
         """What is told about it, without what was sent."""

@@ -30,15 +30,9 @@ class BlockTraining:
 
     def train(self, u: Params, cohort: Cohort, states: States) -> tuple[Updates, States]:
         """A round of these clients from U_{r-1} and their states, and the states of those that arrived after it."""
-        samples = self.data.sizes[list(cohort.ids)].tolist()
         received, download = self.channel.download(u, cohort)
         began = time.perf_counter()
-        local = self.data.local(cohort, self.work.iterations, self.work.batch)
-        own = cohort.knowing(local.present(self.data.classes)) if self.work.method.looks_at_classes else cohort
-        trained = client_update(self.work, received, own, local, states.own)
-        weights = [1] * len(samples) if self.alike else samples
-        words = self.channel.layout.num_words
-        senders = Senders(samples, weights, states.remembered, local.present(words) if words else None)
+        own, trained, senders = self.local(received, cohort, states)
         arrived = self.channel.upload(own, trained, senders)
         seconds = (time.perf_counter() - began) / len(cohort)
         good = arrived.members
@@ -47,10 +41,20 @@ class BlockTraining:
             cohort.ids, ids, arrived.pattern, arrived.total, arrived.loss,
             np.full(len(good), trained.checks), trained.resampled[good].sum(1), arrived.upload, download,
             np.full(len(good), seconds), arrived.failed, trained.noise_drawn, trained.noise_weights,
-            self._watched(cohort, trained, arrived),
+            self._watched(cohort, trained, arrived), error=arrived.error,
         )  # fmt: skip
         # a client that failed keeps the state it had
         return updates, States(ids, {name: part[good] for name, part in trained.state.items()}, arrived.remembered)
+
+    def local(self, received: Params, cohort: Cohort, states: States) -> tuple[Cohort, Trained, Senders]:
+        """Local training alone, before anything is sent; the clients come with what they know of themselves."""
+        samples = self.data.sizes[list(cohort.ids)].tolist()
+        local = self.data.local(cohort, self.work.iterations, self.work.batch)
+        own = cohort.knowing(local.present(self.data.classes)) if self.work.method.looks_at_classes else cohort
+        trained = client_update(self.work, received, own, local, states.own)
+        weights, words = [1] * len(samples) if self.alike else samples, self.channel.layout.num_words
+        present = local.present(words) if words else None
+        return own, trained, Senders(samples, weights, states.remembered, present)
 
     def _watched(self, cohort: Cohort, trained: Trained, arrived: Arrived) -> Watched | None:
         if self.watch not in cohort.ids or cohort.ids.index(self.watch) not in arrived.members:
