@@ -25,6 +25,7 @@ from fedbiad.names import Name, nearest, parse
 from fedbiad.network import Network
 from fedbiad.plan_problems import key_problems, method_problems, resolve
 from fedbiad.training.forms import Form
+from fedbiad.training.local_words import Softmax
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -103,6 +104,9 @@ class TrainingPlan:
     """Of the clients' SGD."""
     clip: Positive | None = None
     """The largest norm of a client's gradient; larger ones are scaled down to it."""
+    absent_words: Softmax = "exact"
+    """Words that a language model's client lacks stand in its softmax each by itself or, in half the time, together as
+    one Gaussian term (`gaussian`); in local training alone: see docs/evidence.md."""
 
 
 @dataclass(frozen=True)
@@ -338,6 +342,9 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     if text != recurrent:
         problems.append(f"model.name = {model.get('name', 'mlp')!r} does not fit data.name = {data.get('name')!r}: "
                         "an lstm reads text, the others read images")  # fmt: skip
+    if training.get("absent_words") == "gaussian" and not recurrent:
+        problems.append(f"training.absent_words = 'gaussian' is for language models: an {model.get('name', 'mlp')} has "
+                        "no output over words; leave it out")  # fmt: skip
     own = data.get("name") == "mapped"
     if own != ("path" in data):
         problems.append("data.path is missing: the directory of the clients" if own else

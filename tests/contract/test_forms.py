@@ -38,13 +38,15 @@ def data(dtype: torch.dtype = torch.float64) -> FederatedData:
     )
 
 
-def experiment(name: str, form: Form, block: int = 3, wire: bool | None = None, **training: float) -> Experiment:
+def experiment(
+    name: str, form: Form, block: int = 3, wire: bool | None = None, weight_decay: float = 0.0
+) -> Experiment:
     method, compressor, problems = resolve(name, 0.5, {}, {})
     assert method is not None
     assert not problems
     if isinstance(method, FedBIAD):  # both stages, patterns that change, no noise
         method = replace(method, noise=0.0, stage_boundary=3, interval=2)
-    work = TrainingPlan(0.3, 12, BATCH, len(SIZES) - 1, **training)
+    work = TrainingPlan(0.3, 12, BATCH, len(SIZES) - 1, weight_decay=weight_decay)
     engine = EnginePlan(form=form, block=block, wire=bool(wire))
     return assemble(
         method,

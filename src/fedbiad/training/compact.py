@@ -46,6 +46,10 @@ class CompactStep(LocalStep):
         groups = () if pattern.all() else self.layout.groups  # where all rows are held, the model is as it is
         self.indices = self.layout.kept_indices(pattern) if groups else {}
         self.u = self.layout.gather(self.full, self.indices)
+        self._absent: Params = {}
+        if self.absent is not None:
+            masks = self.layout.axis_masks(pattern, self.scale, self.absent.mean.dtype)
+            self._absent = self.absent.masked(masks).taken(self.indices).params
         self._kept = {
             group.name: torch.from_numpy(kept_rows(pattern[:, self.layout.ranges[group.name]], group.name))
             for group in groups
@@ -57,7 +61,8 @@ class CompactStep(LocalStep):
 
     def sample_weights(self, step: int) -> Params:
         sampled = self.noise.add(self._positions, self.u, step)
-        return {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
+        scaled = {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
+        return scaled | self._absent
 
     def output_rows(self) -> tuple[Tensor | None, int]:
         groups = [group for group in self.layout.groups if group.output and group.name in self.kept]
