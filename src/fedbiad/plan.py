@@ -343,8 +343,8 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
         problems.append(f"model.name = {model.get('name', 'mlp')!r} does not fit data.name = {data.get('name')!r}: "
                         "an lstm reads text, the others read images")  # fmt: skip
     if training.get("absent_words") == "gaussian" and not recurrent:
-        problems.append(f"training.absent_words = 'gaussian' is for language models: an {model.get('name', 'mlp')} has "
-                        "no output over words; leave it out")  # fmt: skip
+        problems.append("training.absent_words = 'gaussian' is for language models: "
+                        f"the {model.get('name', 'mlp')} has no output over words; leave it out")  # fmt: skip
     own = data.get("name") == "mapped"
     if own != ("path" in data):
         problems.append("data.path is missing: the directory of the clients" if own else

@@ -23,6 +23,9 @@ from fedbiad.arrays import Params
 from fedbiad.rows import AxisMasks
 
 WEIGHT, BIAS = "output.weight", "output.bias"
+STRIP = 64
+"""Rows of the covariance that are made at a time."""
+
 NAMES = ("absent.log_mass", "absent.mean", "absent.covariance")
 
 
@@ -76,7 +79,18 @@ def moments(rows: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     `rows` are used up.
     """
-    share = bias.softmax(0)
-    mean = share @ rows
-    spread = rows.sub_(mean).mul_(share.sqrt()[:, None])
-    return bias.logsumexp(0), mean, spread.T @ spread
+    root = bias.softmax(0).sqrt()
+    weighted = rows.mul_(root[:, None])
+    mean = root @ weighted
+    return bias.logsumexp(0), mean, _gram(weighted).addr_(mean, mean, alpha=-1)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """X' X, of which what is below the diagonal is mirrored: in two thirds of the time."""
+    units = rows.shape[1]
+    found = rows.new_empty(units, units)
+    for first in range(0, units, STRIP):
+        last = first + STRIP
+        strip = rows[:, first:last].T @ rows[:, first:]
+        found[first:last, first:], found[first:, first:last] = strip, strip.T
+    return found

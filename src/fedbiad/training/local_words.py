@@ -91,7 +91,7 @@ def obstacle(method: Method, model: Model, layout: Layout) -> str | None:
     if not isinstance(model, LSTM):
         return "the model has no output over words"
     if any(group.output for group in layout.groups):
-        return "the method drops words' rows of the output layer, so that which words are absent changes with the rows"
+        return f"rows = {method.row_kind!r} drop words of the output layer: what the term stands for would change"
     if type(method).objective is not Method.objective:
         return "the method has a loss of its own, over every word by itself"
     return None
