@@ -17,7 +17,7 @@ from fedbiad.errors import LayoutError
 from fedbiad.models.base import Gradients, Kept, Outer, Rows
 from fedbiad.rows import Layout, kept_rows
 from fedbiad.spike_and_slab import Positions
-from fedbiad.training.clipping import clip_factor, squared_norm
+from fedbiad.training.clipping import Grams, clip_factor, squared_norm
 from fedbiad.training.step import LocalStep
 
 
@@ -102,10 +102,11 @@ class CompactStep(LocalStep):
 
     def _clipped(self, gradients: Gradients, limit: float) -> dict[str, float | Tensor]:
         """The factors on the gradients with clipping in them."""
-        squares = []
+        squares: list[Tensor] = []
+        known: Grams = {}  # the gates' errors are in the gradients of both matrices of a layer
         for name, scale in self._scales.items():
             times = scale.flatten() if isinstance(scale, Tensor) else scale
-            squares.append(squared_norm(gradients[name]) * times**2)
+            squares.append(squared_norm(gradients[name], known) * times**2)
         factor = clip_factor(squares, limit)
         return {n: s * factor.view(-1, *[1] * (self.full[n].dim() - 1)) for n, s in self._scales.items()}
 
