@@ -29,6 +29,7 @@ from `src/fedbiad/plan.py`.
 TYPES = {
     "Count": "1, 2, ...", "Positive": "above 0", "Share": "above 0, at most 1", "Rate": "at least 0, below 1",
     "Speed": "above 0", "bool": "true or false", "str": "text", "Form": "`auto`, `masked`, `compact`, `dual`, `fused`",
+    "Softmax": "`exact`, `gaussian`",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from fedbiad.arrays import ClientState, Losses, Params, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.errors import PlanError
 from fedbiad.methods.base import Method
+from fedbiad.models.absent import BIAS
 from fedbiad.models.base import Model
 from fedbiad.rows import Layout
 from fedbiad.training import forms
@@ -23,6 +24,7 @@ from fedbiad.training.compact import CompactStep
 from fedbiad.training.dual import DualTrainer, FusedTrainer
 from fedbiad.training.forms import Form
 from fedbiad.training.learned import Learned
+from fedbiad.training.local_words import LocalWords, Softmax
 from fedbiad.training.masked import MaskedStep
 from fedbiad.training.step import Noise
 from fedbiad.training.stepwise import Stepwise, Trainer
@@ -44,6 +46,7 @@ class LocalTraining:
     form: Form = "auto"
     clip: float | None = None  # largest norm of a client's gradient
     largest: int | None = None  # samples of the client that has most, where they are plain vectors
+    absent_words: Softmax = "exact"  # how words that are not in a client's data stand in its softmax
 
     @cached_property
     def chosen(self) -> tuple[Form, str]:
@@ -71,13 +74,16 @@ class LocalTraining:
             kind = FusedTrainer if form == "fused" else DualTrainer
             noise.weights += self.iterations * self.layout.num_weights * len(cohort) if self.noise_std else 0
             return kind(received, pattern, data, batch=self.batch, learning_rate=self.learning_rate, scale=scale)
+        words = LocalWords(data, self.model.shapes[BIAS][0]) if self.absent_words == "gaussian" else None
+        begin = received if words is None else words.only(received)
         step = (MaskedStep if form == "masked" else CompactStep)(
             self.model, self.layout,
-            {name: value.clone(memory_format=torch.contiguous_format) for name, value in received.items()}, pattern,
+            {name: value.clone(memory_format=torch.contiguous_format) for name, value in begin.items()}, pattern,
             scale=scale if isinstance(scale, float) else torch.from_numpy(scale), noise=noise,
             learning_rate=self.learning_rate, weight_decay=self.weight_decay, clip=self.clip,
+            absent=None if words is None else words.absent(received),
         )  # fmt: skip
-        return Stepwise(step, received, self.method, cohort, data, self.batch, self.dropout)
+        return Stepwise(step, begin, self.method, cohort, data, self.batch, self.dropout, words)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from fedbiad.server import RoundOutcome, Server, select_clients
 from fedbiad.state import MemoryStore, Store
 from fedbiad.state_files import FileStore
 from fedbiad.theory import total_input_data
+from fedbiad.training import local_words
 from fedbiad.training.evaluate import evaluate
 from fedbiad.transports.block import BlockTraining
 from fedbiad.transports.inprocess import InProcess
@@ -179,6 +180,9 @@ def assemble(
     """Put the parts together; the posterior noise takes m = m_R, the data seen by the last round."""
     if training.dropout and not model.dropout_sites:
         raise DataError("ordinary dropout knows no site in this model; put nn.Dropout into the module instead")
+    obstacle = local_words.obstacle(method, model, model.layout(method.row_kind))
+    if training.absent_words == "gaussian" and obstacle is not None:
+        raise PlanError([f"absent_words = 'gaussian' does not fit: {obstacle}; use 'exact'"], "training")
     selected = min(selected, data.num_clients)
     layout = told_layout(method, model, training)
     work = local_training(method, model, training, engine, rounds, data.sizes)
@@ -232,7 +236,7 @@ def local_training(
         largest = None if isinstance(model, LSTM) else int(sizes.max())
     work = LocalTraining(
         method, model, model.layout(method.row_kind), training.iterations, training.batch, training.learning_rate,
-        training.weight_decay, training.dropout, std, engine.form, training.clip, largest,
+        training.weight_decay, training.dropout, std, engine.form, training.clip, largest, training.absent_words,
     )  # fmt: skip
     _ = work.chosen  # a form that is not exact here is refused before anything runs
     return work

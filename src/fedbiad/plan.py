@@ -25,6 +25,7 @@ from fedbiad.names import Name, nearest, parse
 from fedbiad.network import Network
 from fedbiad.plan_problems import key_problems, method_problems, resolve
 from fedbiad.training.forms import Form
+from fedbiad.training.local_words import Softmax
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -106,6 +107,9 @@ class TrainingPlan:
     """The largest norm of a client's gradient; larger ones are scaled down to it."""
     word_mean: Literal["all", "present"] = "all"
     """Whose mean a word's rows take: as all other rows, or of the clients whose data contain the word (`present`)."""
+    absent_words: Softmax = "exact"
+    """Words that a language model's client lacks stand in its softmax each by itself or, in half the time, together as
+    one Gaussian term (`gaussian`); in local training alone: see docs/evidence.md."""
 
 
 @dataclass(frozen=True)
@@ -343,6 +347,9 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
                         "an lstm reads text, the others read images")  # fmt: skip
     if training.get("word_mean") == "present" and not recurrent:
         problems.append(NO_WORDS.format(model.get("name", "mlp")))
+    if training.get("absent_words") == "gaussian" and not recurrent:
+        problems.append("training.absent_words = 'gaussian' is for language models: "
+                        f"the {model.get('name', 'mlp')} has no output over words; leave it out")  # fmt: skip
     own = data.get("name") == "mapped"
     if own != ("path" in data):
         problems.append("data.path is missing: the directory of the clients" if own else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,10 +38,13 @@ class Likelihood:
         """Each client's loss; the outputs stay as they are."""
         return self.part(outputs.clone(), 0)
 
-    def part(self, outputs: Tensor, first: int, bias: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def part(
+        self, outputs: Tensor, first: int, bias: tuple[Tensor, Tensor] | None = None, rest: Tensor | None = None
+    ) -> Tensor:
         """What the samples from `first` on add to each client's loss; the outputs become the gradient, in place.
 
         `bias`: what is still to be added to the outputs [clients, classes], and where its gradient is added up.
+        `rest`: the logits of one class beside the outputs [clients, samples], never the answer; its gradient likewise.
         """
         span = slice(first, first + outputs.shape[1])
         places, there = self._places(self.targets[:, span])
@@ -48,9 +52,10 @@ class Likelihood:
         added, found = (none, none) if bias is None else bias
         losses = outputs.new_zeros(len(outputs))
         absent = 0 if self.rows is None else self.classes - outputs.shape[2]
+        rest = outputs.new_full(places.shape, -math.inf) if rest is None else rest
         likelihood(
             outputs.numpy(), added.numpy(), places.numpy(), there.numpy(), self._shares(outputs)[:, span].numpy(),
-            absent, losses.numpy(), found.numpy(),
+            absent, rest.numpy(), losses.numpy(), found.numpy(),
         )  # fmt: skip
         return losses
 
@@ -89,11 +94,11 @@ def highest(row: FloatArray, lanes: FloatArray) -> float:
 @fast
 def likelihood(
     outputs: FloatArray, bias: FloatArray, places: IntArray, there: Pattern, shares: FloatArray, absent: int,
-    losses: FloatArray, bias_found: FloatArray,
+    rest: FloatArray, losses: FloatArray, bias_found: FloatArray,
 ) -> None:  # fmt: skip
     """The losses [clients] of logits [clients, samples, classes], which become their gradient row by row.
 
-    `absent` further classes have the logit 0.
+    `absent` further classes have the logit 0, one more that of `rest` [clients, samples]; -inf: it is not there.
     """
     clients, samples, classes = outputs.shape
     zero = outputs.dtype.type(0)
@@ -104,12 +109,13 @@ def likelihood(
             if bias.shape[1]:
                 for c in range(classes):
                     row[c] += bias[k, c]
-            top = highest(row, lanes)
+            top = max(highest(row, lanes), rest[k, i])
             if absent:
                 top = max(top, zero)
             target, share = places[k, i], shares[k, i]
             right = row[target] if there[k, i] else zero
-            weight = zero
+            rest[k, i] = exponential(rest[k, i] - top)
+            weight = rest[k, i]
             for c in range(classes):
                 raised = exponential(row[c] - top)
                 row[c] = raised
@@ -120,6 +126,7 @@ def likelihood(
             factor = share / weight
             for c in range(classes):
                 row[c] *= factor
+            rest[k, i] *= factor
             if there[k, i]:
                 row[target] -= share
             if bias_found.shape[1]:

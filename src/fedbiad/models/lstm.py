@@ -23,7 +23,6 @@ from fedbiad.models.base import (
     Memory,
     Model,
     class_rows,
-    linear,
     masked_units,
     require_kind,
 )
@@ -35,6 +34,7 @@ from fedbiad.models.recurrent import (
     output_gradients,
     present_words,
     word_gradient,
+    word_logits,
     word_vectors,
 )
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
@@ -120,7 +120,7 @@ class LSTM(Model):
     ) -> tuple[Tensor, State]:
         """Logits for tokens [clients, batch, time] that follow on `state`, and the state after them."""
         passed = self._pass(params, tokens, unit_masks, state, kept)
-        return linear(params, "output", passed.read), passed.after
+        return word_logits(params, passed.read), passed.after
 
     @torch.no_grad()
     def loss_and_gradients(

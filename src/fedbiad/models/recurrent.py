@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedbiad.arrays import FloatArray, Params
 from fedbiad.compiling import fast
+from fedbiad.models.absent import AbsentWords
 from fedbiad.models.base import Gradients, Kept, Outer, Rows, linear
 from fedbiad.models.heads import Head, Likelihood, losses_and_errors
 from fedbiad.vector_math import sigmoid, tanh
@@ -102,32 +103,49 @@ def lstm_layer_gradients(
     return below.view(*error.shape[:3], -1), found
 
 
+def word_logits(params: Params, read: Tensor) -> Tensor:
+    """The output layer [clients, samples, words]; absent words, if they are one term, are the last class."""
+    absent, logits = AbsentWords.of(params), linear(params, "output", read)
+    return logits if absent is None else torch.cat([logits, absent.logits(read)[0].unsqueeze(2)], 2)
+
+
 def output_gradients(params: Params, read: Tensor, head: Head) -> tuple[Tensor, Tensor, Gradients]:
     """The output layer: each client's loss, the gradient of what it reads [clients, samples, width], its own gradients.
 
-    With more samples than units its gradient is smaller than the logits: it is then formed, from a few samples at a
-    time, and no more logits are ever there.
+    Absent words that are one term are frozen: they have no gradient of their own. With more samples than units the
+    layer's gradient is smaller than the logits: it is then formed, from a few samples at a time, and no more logits are
+    ever there.
     """
-    weight, own_bias = params["output.weight"], params["output.bias"]
+    weight, own_bias, absent = params["output.weight"], params["output.bias"], AbsentWords.of(params)
+    rest, slope = (None, None) if absent is None else absent.logits(read)
     if not isinstance(head, Likelihood):
-        losses, error = losses_and_errors(head, linear(params, "output", read))
+        losses, errors = losses_and_errors(head, word_logits(params, read))
+        error, rest = errors[:, :, : weight.shape[1]], None if slope is None else errors[:, :, -1]
         found: Gradients = {"output.weight": Outer(error, read), "output.bias": error.sum(1)}
-        return losses, torch.bmm(error, weight), found
+        return losses, _through(error, weight, rest, slope), found
     clients, samples, width = read.shape
     losses, bias = read.new_zeros(clients), torch.zeros_like(own_bias)
     if samples <= width:
         error = torch.bmm(read, weight.transpose(1, 2))
-        losses = head.part(error, 0, (own_bias, bias))
-        return losses, torch.bmm(error, weight), {"output.weight": Outer(error, read), "output.bias": bias}
+        losses = head.part(error, 0, (own_bias, bias), rest)
+        found = {"output.weight": Outer(error, read), "output.bias": bias}
+        return losses, _through(error, weight, rest, slope), found
     formed, back = torch.empty_like(weight), torch.empty_like(read)
     at_a_time = max(LOGITS // (clients * weight.shape[1]), 64)
     for first in range(0, samples, at_a_time):
-        part = read[:, first : first + at_a_time]
+        span = slice(first, first + at_a_time)
+        part, own_rest = read[:, span], None if rest is None else rest[:, span]
         error = torch.bmm(part, weight.transpose(1, 2))
-        losses += head.part(error, first, (own_bias, bias))
+        losses += head.part(error, first, (own_bias, bias), own_rest)
         torch.baddbmm(formed, error.transpose(1, 2), part, beta=1 if first else 0, out=formed)
-        back[:, first : first + at_a_time] = torch.bmm(error, weight)
+        back[:, span] = _through(error, weight, own_rest, None if slope is None else slope[:, span])
     return losses, back, {"output.weight": formed, "output.bias": bias}
+
+
+def _through(error: Tensor, weight: Tensor, rest: Tensor | None, slope: Tensor | None) -> Tensor:
+    """The gradient of what the output layer reads from that of its logits and of the absent words' term."""
+    back = torch.bmm(error, weight)
+    return back if rest is None or slope is None else back.addcmul_(rest.unsqueeze(2), slope)
 
 
 @fast

@@ -17,7 +17,7 @@ from fedbiad.errors import LayoutError
 from fedbiad.models.base import Gradients, Kept, Outer, Rows
 from fedbiad.rows import Layout, kept_rows
 from fedbiad.spike_and_slab import Positions
-from fedbiad.training.clipping import clip_factor, squared_norm
+from fedbiad.training.clipping import Grams, clip_factor, squared_norm
 from fedbiad.training.step import LocalStep
 
 
@@ -46,6 +46,10 @@ class CompactStep(LocalStep):
         groups = () if pattern.all() else self.layout.groups  # where all rows are held, the model is as it is
         self.indices = self.layout.kept_indices(pattern) if groups else {}
         self.u = self.layout.gather(self.full, self.indices)
+        self._absent: Params = {}
+        if self.absent is not None:
+            masks = self.layout.axis_masks(pattern, self.scale, self.absent.mean.dtype)
+            self._absent = self.absent.masked(masks).taken(self.indices).params
         self._kept = {
             group.name: torch.from_numpy(kept_rows(pattern[:, self.layout.ranges[group.name]], group.name))
             for group in groups
@@ -57,7 +61,8 @@ class CompactStep(LocalStep):
 
     def sample_weights(self, step: int) -> Params:
         sampled = self.noise.add(self._positions, self.u, step)
-        return {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
+        scaled = {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
+        return scaled | self._absent
 
     def output_rows(self) -> tuple[Tensor | None, int]:
         groups = [group for group in self.layout.groups if group.output and group.name in self.kept]
@@ -97,10 +102,11 @@ class CompactStep(LocalStep):
 
     def _clipped(self, gradients: Gradients, limit: float) -> dict[str, float | Tensor]:
         """The factors on the gradients with clipping in them."""
-        squares = []
+        squares: list[Tensor] = []
+        known: Grams = {}  # the gates' errors are in the gradients of both matrices of a layer
         for name, scale in self._scales.items():
             times = scale.flatten() if isinstance(scale, Tensor) else scale
-            squares.append(squared_norm(gradients[name]) * times**2)
+            squares.append(squared_norm(gradients[name], known) * times**2)
         factor = clip_factor(squares, limit)
         return {n: s * factor.view(-1, *[1] * (self.full[n].dim() - 1)) for n, s in self._scales.items()}
 

@@ -27,13 +27,15 @@ class MaskedStep(LocalStep):
     def set_pattern(self, pattern: Pattern) -> None:
         self.pattern = pattern
         dtype = next(iter(self.full.values())).dtype
-        self._scaled = self._factors(self.layout.axis_masks(pattern, self.scale, dtype))
+        masks = self.layout.axis_masks(pattern, self.scale, dtype)
+        self._scaled = self._factors(masks)
+        self._absent = {} if self.absent is None else self.absent.masked(masks).params
         self._looked_at = {name: (_times(torch.ones(()), own) != 0).numpy() for name, own in self._scaled.items()}
         self._held = self._factors(self.layout.axis_masks(pattern, 1.0, dtype)) if self.weight_decay else {}
 
     def sample_weights(self, step: int) -> Params:
         sampled = self.noise.add(self._positions, self.full, step, self._looked_at)
-        return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()}
+        return {name: _times(value, self._scaled.get(name, [])) for name, value in sampled.items()} | self._absent
 
     def gradients(
         self, theta: Params, batch: Batch, unit_masks: dict[str, Tensor], objective: Objective

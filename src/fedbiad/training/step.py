@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedbiad import spike_and_slab
 from fedbiad.arrays import Params, Pattern
+from fedbiad.models.absent import AbsentWords
 from fedbiad.models.base import WHOLE, Gradients, Kept, Memory, Model
 from fedbiad.models.heads import Head, Likelihood
 from fedbiad.rows import Layout
@@ -74,11 +75,12 @@ class LocalStep:
         learning_rate: float,
         weight_decay: float = 0.0,
         clip: float | None = None,
+        absent: AbsentWords | None = None,
     ) -> None:
         self.model, self.layout, self.scale = model, layout, scale
         self.noise = noise or Noise(0.0, [])
         self.learning_rate, self.weight_decay, self.clip = learning_rate, weight_decay, clip
-        self.full = u
+        self.full, self.absent = u, absent
         self.pattern = pattern
         self.memory = Memory()
 

@@ -13,6 +13,7 @@ from fedbiad.methods.base import Method
 from fedbiad.training.batches import Batch, LocalSamples
 from fedbiad.training.distillation import distilled_update
 from fedbiad.training.learned import Learned, Stacked
+from fedbiad.training.local_words import LocalWords
 from fedbiad.training.step import LocalStep, Objective, plain_objective
 
 
@@ -47,9 +48,11 @@ class Stepwise:
         data: LocalSamples,
         batch: int,
         dropout: float,
+        words: LocalWords | None = None,
     ) -> None:
-        self._step, self._received, self._method, self._cohort, self._data = step, received, method, cohort, data
-        self._batch, self._dropout = batch, dropout
+        self._step, self._received, self._method, self._cohort = step, received, method, cohort
+        self._data: LocalSamples = words or data
+        self._batch, self._dropout, self._words = batch, dropout, words
         own_loss = type(method).objective is not Method.objective
         self._objective: Objective = self._own_objective if own_loss else plain_objective
 
@@ -83,4 +86,5 @@ class Stepwise:
     def finish(self) -> Stacked:
         """U^{k,V} - U_{r-1}, every weight written out."""
         trained: Params = self._step.finish()
-        return Stacked({name: value.sub_(self._received[name]) for name, value in trained.items()})
+        moved = {name: value.sub_(self._received[name]) for name, value in trained.items()}
+        return Stacked(moved if self._words is None else self._words.everywhere(moved))
