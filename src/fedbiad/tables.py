@@ -39,7 +39,7 @@ class Setting:
 
 IMAGES = Setting({"data.image_size": "32"}, rates=(0.03, 0.06, 0.12, 0.24))
 """The upload sizes printed for the image models imply 32 x 32 inputs."""
-LANGUAGE = Setting({}, rates=(10.0, 20.0), server_steps=(1.0, 2.0), search_rounds=6, seeds=(0,),
+LANGUAGE = Setting({}, rates=(10.0, 20.0), server_steps=(1.0, 2.0), search_rounds=10, seeds=(0,),
                    judged_by="loss", timing_rounds=3)  # fmt: skip
 """After so few rounds the likeliest three words are the same everywhere: the loss tells more than the accuracy."""
 SETTINGS = {"mnist": IMAGES, "fmnist": IMAGES, "ptb": LANGUAGE, "wikitext2": LANGUAGE, "reddit": LANGUAGE}
