@@ -104,7 +104,7 @@ function frontierPanel(place, section, looks) {
           `mean of ${g.frontier.n} seeds`})<extra>%{fullData.name}</extra>`,
       })),
       layout: layout("bytes of a client and round", "accuracy", {
-        yaxis: PERCENT, xaxis: { type: "log", tickformat: "~s", dtick: 1 },
+        yaxis: PERCENT, xaxis: { type: "log", tickformat: "~s", nticks: 8 },
       }),
       text: `Mean accuracy of the last judged rounds against the mean size of a message (logarithmic), by the “${count}” count. ` +
         "Up and to the left is better; bars reach from the lowest seed to the highest.",
