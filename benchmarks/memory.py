@@ -6,7 +6,8 @@ Every client has 60 images of 28 x 28 bytes in a memory-mapped file, MNIST's if 
 Clients are stretches of the same 60,000 images, overlapping from the 1,001st on: a million separate ones would fill
 47 GB. Each number of clients is run in a process of its own; its peak memory is what the system counted, files mapped
 included. CPU time is that of a round with its evaluation; unlike the time of a round it does not depend on what else
-the machine does.
+the machine does. Last, a round of PTB's language model with 10 and with all 100 of its clients, where the data are
+there: the clients' weights are never all in memory.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from fedbiad.data.mnist import Arrays, read_mnist
 from fedbiad.errors import DataError
 from fedbiad.experiment import build
 from fedbiad.files import write_atomically
-from fedbiad.plan import from_dict
+from fedbiad.plan import from_dict, load
 
 SAMPLES, SELECTED = 60, 100
+PTB = "ptb"
 
 
 def main() -> None:
@@ -45,6 +47,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.run == Path(PTB):
+        print(json.dumps(language(int(arguments.clients))))
+        return
     if arguments.run:
         print(json.dumps(measured(arguments.run, int(arguments.clients), arguments.rounds, arguments.store)))
         return
@@ -60,8 +65,12 @@ def main() -> None:
             write(directory, count)
             lines.append(in_a_process(directory, count, arguments.rounds, arguments.store))
             show(lines[-1], lines[0])
+    texts = [text for count in (10, 100) if (text := in_a_process(Path(PTB), count, 1, arguments.store))]
+    for text in texts:
+        print(f"PTB, {text['selected']} of 100 clients a round: {text['peak_bytes'] / 1e6:.0f} MB; "
+              f"the weights of one are {text['weight_bytes'] / 1e6:.1f} MB")  # fmt: skip
     if arguments.out:
-        told = {"machine": machine(), "rows": lines}
+        told = {"machine": machine(), "rows": lines, "ptb": texts}
         write_atomically(arguments.out, (json.dumps(told, indent=1) + "\n").encode())
 
 
@@ -114,12 +123,32 @@ def measured(directory: Path, count: int, rounds: int, store: str) -> dict[str, 
         work.append(time.process_time())
     seen = len(experiment.transport.store)
     experiment.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = peak_bytes()
     return {
         "clients": count, "selected": SELECTED, "store": store, "seen": seen, "peak_bytes": peak,
         "open_seconds": opened, "round_seconds": statistics.median(seconds), "rounds": seconds,
         "cpu_seconds": statistics.median(np.diff(work).tolist()),
     }  # fmt: skip
+
+
+def language(selected: int) -> dict[str, Any]:
+    """A round of FedBIAD on PTB at its real size, with few iterations: what is held does not depend on them."""
+    torch.set_num_threads(1)
+    changes = {"rounds": "1", "training.iterations": "2", "training.selected": str(selected), "evaluate_last": "1"}
+    try:
+        experiment = build(load(PTB, {**changes, "method": "fedbiad"}))
+    except DataError:
+        return {}
+    for _ in experiment.run(experiment.initial()):
+        pass
+    weights = experiment.server.layout.num_weights
+    experiment.close()
+    return {"selected": selected, "weight_bytes": 4 * weights, "peak_bytes": peak_bytes()}
+
+
+def peak_bytes() -> int:
+    """What this process needed at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def show(line: dict[str, Any], first: dict[str, Any]) -> None:

@@ -165,6 +165,11 @@ def memory() -> str:
         + machine(found)
         + "FedBIAD, 100 clients a round, data in a memory-mapped file, states on disk.\n\n"
         + table(head, rows)
+        + "".join(
+            f"\nPTB at its real size, FedBIAD, {one['selected']} of 100 clients a round: a peak of "
+            f"{one['peak_bytes'] / 1e6:.0f} MB; the weights of one client are {one['weight_bytes'] / 1e6:.1f} MB.\n"
+            for one in found.get("ptb", [])
+        )
     )
 
 
