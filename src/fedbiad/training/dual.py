@@ -51,10 +51,10 @@ class DualTrainer:
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
-        first = _transposed(u[W1])
-        for k, part in enumerate(self.parts):
+        each = zip(u[B1], self.x, _transposed(u[W1]), torch.split(self.p, data.sizes), strict=True)
+        for bias, x, first, p in each:
             # of all rows, held or not: picking some of them out would cost what it saves
-            torch.addmm(u[B1][k], self.x[k], first[k], out=self.p[part])
+            torch.addmm(bias, x, first, out=p)
         self.set_pattern(pattern)
 
     def set_pattern(self, pattern: Pattern) -> None:
@@ -202,9 +202,9 @@ class DualLearned:
         first, bias, second, out = (moved[name].numpy() for name in (W1, B1, W2, B2))
         room = torch.empty_like(moved[W1])
         change = room.numpy()
-        for client, own, weight in zip(members.tolist(), pattern, weights, strict=True):
-            rows = np.flatnonzero(own)
-            self._first(client, rows, out=room[: len(rows)])
+        held = [np.arange(len(first))] * len(pattern) if pattern.all() else [np.flatnonzero(own) for own in pattern]
+        for client, rows, weight in zip(members.tolist(), held, weights, strict=True):
+            self._first(client, rows, out=room if len(rows) == len(room) else room[: len(rows)])
             compiled.accumulate_rows(first, change, rows, weight)
         each = np.asarray(weights, dtype=first.dtype)
         compiled.accumulate_held(bias[None], self.bias.numpy()[:, None], members, pattern, each)
@@ -225,7 +225,7 @@ class DualLearned:
 
     @cached_property
     def _parts(self) -> list[Tensor]:
-        return [self.a[end - size : end] for end, size in zip(self.ends, np.diff(self.ends, prepend=0), strict=True)]
+        return list(torch.split(self.a, np.diff(self.ends, prepend=0).tolist()))
 
     def _first(self, client: int, rows: IntArray, out: Tensor | None = None) -> Tensor:
         """The changes of some rows of the first layer; the same to the bit for every caller."""
