@@ -78,6 +78,7 @@ TITLES = {
     "table1": "Table 1: dropout methods",
     "table2": "Table 2: sketched compression",
     "heavy": "Heavy local training: five epochs a round",
+    "readings": "Readings of FedBIAD",
     "frontier": "The frontier: accuracy against encoded bytes",
 }
 NAMES = {
