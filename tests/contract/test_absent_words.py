@@ -75,7 +75,7 @@ class Alternating(FedDrop):
     def is_check(self, round_: int, step: int) -> bool:
         return step % 2 == 1
 
-    def next_pattern(self, layout, cohort, step, losses, pattern, state):  # type: ignore[no-untyped-def]
+    def next_pattern(self, layout, cohort, step, losses, pattern, evidence, state):  # type: ignore[no-untyped-def]
         luck = cohort.luck(f"pattern/{step}", layout.num_rows)
         return self.draw(layout, luck), state, np.ones(len(pattern), dtype=np.bool_)
 
