@@ -62,7 +62,7 @@ class Method:
 
     @property
     def fixed_count(self) -> bool:
-        """Whether at any time all clients hold equally many rows of each group, so that a block of them can be stacked."""
+        """Whether all clients always hold equally many rows of each group, so that a block of them can be stacked."""
         return True
 
     def noise_std(self, structure: Structure, total_data: int) -> float:
