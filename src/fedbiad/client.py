@@ -121,7 +121,7 @@ def client_update(
         losses[:, first:last], trend[:, first:last] = trainer.advance(first, last)  # lines 16-17
         if method.is_check(cohort.round, last - 1):  # lines 18-26
             pattern, state, resampled[:, last - 1] = method.next_pattern(
-                layout, cohort, last - 1, trend, pattern, state
+                layout, cohort, last - 1, trend, pattern, lambda: trainer.row_norms(layout), state
             )
             trainer.set_pattern(pattern)
             checks += 1

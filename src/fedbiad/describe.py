@@ -151,14 +151,16 @@ def _upload_row(plan: Plan, name: str, model: Model, sizes: IntArray | None) -> 
 
 
 def _patterns(plan: Plan, method: Method, layout: Layout) -> tuple[Pattern, bool]:
-    """Patterns of the first round [clients, rows], and whether the server assigns them."""
+    """Patterns of a first round in which nothing changes [clients, rows], and whether the server assigns them."""
     cohort = Cohort(plan.seed, 1, tuple(range(min(DRAWS, plan.data.clients) if layout.num_rows < 10_000 else 5)))
     u = {name: torch.zeros(shape) for name, shape in layout.shapes.items()}
     assigned = method.assign(layout, cohort, method.init_server(layout), u)
     if assigned is not None:
         return assigned, True
     fresh = {name: np.stack([part] * len(cohort)) for name, part in method.init_client(layout).items()}
-    return method.first_pattern(layout, cohort, fresh), False
+    first = method.first_pattern(layout, cohort, fresh)
+    nothing = np.zeros(first.shape)
+    return method.upload_pattern(layout, cohort, first.astype(np.int64), first, lambda: nothing, fresh)[0], False
 
 
 def _nominal_bits(compressor: Compressor | None, layout: Layout, pattern: Pattern) -> int:

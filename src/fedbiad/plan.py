@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from fedbiad.compressors import Compressor
 from fedbiad.data import DATASETS
 from fedbiad.errors import PlanError
-from fedbiad.methods import FedBIAD, Method
+from fedbiad.methods import FedBIAD, Focus, Method
 from fedbiad.names import Name, nearest, parse
 from fedbiad.network import Network
 from fedbiad.plan_problems import key_problems, method_problems, resolve
@@ -282,6 +282,11 @@ def warnings(plan: Plan) -> list[str]:
             found.append(f"with V = {V} and tau = {tau} the last iteration is a check: rows just drawn are uploaded")
         if plan.rounds <= method.stage_boundary:
             found.append(f"stage two never starts: rounds = {plan.rounds}, stage_boundary = {method.stage_boundary}")
+    if isinstance(method, Focus) and method.full_steps >= plan.training.iterations:
+        found.append(
+            f"focus saves no computation: full_steps = {method.full_steps} of V = {plan.training.iterations} "
+            "iterations leave none; use fewer full_steps"
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from fedbiad.cohort import Cohort
 from fedbiad.data.language import LanguageData
 from fedbiad.errors import PlanError
 from fedbiad.experiment import Experiment, Record, assemble
-from fedbiad.methods import LETTER, METHODS, FedBIAD, FedDrop, FjORD, Method
+from fedbiad.methods import LETTER, METHODS, FedBIAD, FedDrop, FjORD, Focus, Method
 from fedbiad.models import LSTM, MLP
 from fedbiad.plan import EnginePlan, TrainingPlan, from_dict
 from fedbiad.rows import Layout
@@ -75,7 +75,7 @@ class Alternating(FedDrop):
     def is_check(self, round_: int, step: int) -> bool:
         return step % 2 == 1
 
-    def next_pattern(self, layout, cohort, step, losses, pattern, state):  # type: ignore[no-untyped-def]
+    def next_pattern(self, layout, cohort, step, losses, pattern, evidence, state):  # type: ignore[no-untyped-def]
         luck = cohort.luck(f"pattern/{step}", layout.num_rows)
         return self.draw(layout, luck), state, np.ones(len(pattern), dtype=np.bool_)
 
@@ -90,6 +90,16 @@ def test_masked_is_compact(rows: str, options: dict[str, Any]) -> None:
     for name, value in masked.items():
         torch.testing.assert_close(value, compact[name], rtol=1e-11, atol=1e-12)
         assert value.any()
+
+
+@pytest.mark.parametrize("rows", ["paper", "lstm-units"])
+def test_rows_chosen_by_evidence_are_the_same_in_both_forms(rows: str) -> None:
+    method = Focus(rows=rows, full_steps=2)
+    masked, losses = trained(method, (0, 1, 3), "masked", **EVERYTHING)
+    compact, same = trained(method, (0, 1, 3), "compact", **EVERYTHING)
+    np.testing.assert_allclose(losses, same, rtol=1e-12)
+    for name, value in masked.items():
+        torch.testing.assert_close(value, compact[name], rtol=1e-11, atol=1e-12)
 
 
 def test_weight_decay_too() -> None:

@@ -66,10 +66,12 @@ def test_the_fused_form_touches_the_inputs_three_times_only() -> None:
 
 
 NORMS = CLIENTS * SAMPLES * SAMPLES * UNITS
-"""G A: the norms of what was learned, FedBIAD's evidence."""
+"""G A: the norms of what was learned, the evidence of FedBIAD and of Focus."""
 
 
-@pytest.mark.parametrize(("method", "norms"), [(FedDrop(dropout_rate=0.5), 0), (METHODS["fedbiad"], NORMS)])
+@pytest.mark.parametrize(
+    ("method", "norms"), [(FedDrop(dropout_rate=0.5), 0), (METHODS["fedbiad"], NORMS), (METHODS["focus"], NORMS)]
+)
 def test_half_the_rows_are_half_the_products_on_the_way_back(method: Method, norms: int) -> None:
     assert work_of(method, "auto").products == GRAM + 3 * THERE_AND_BACK // 4 + norms
 
@@ -80,6 +82,8 @@ def test_the_compact_form_computes_only_held_rows() -> None:
     assert work_of(METHODS["fedavg"], "compact").products == each
     assert work_of(FedDrop(dropout_rate=0.5), "compact").products == each // 2
     assert work_of(FedDrop(dropout_rate=0.5), "masked").products == each
+    # three iterations of nine whole, then half the rows
+    assert work_of(METHODS["focus"], "compact").products == each * 3 // V + each * (V - 3) // V // 2
 
 
 def test_the_fused_form_never_writes_clients_weights_more_than_once() -> None:

@@ -25,8 +25,8 @@ from fedbiad.training.forms import Form
 INPUTS, UNITS, CLASSES, BATCH = 40, 17, 5, 5
 SIZES = [12 + 3 * k for k in range(6)]  # batches of 5 cross the epochs: a sample is there twice
 MODEL = MLP(INPUTS, (UNITS,), CLASSES)
-DUAL = ["fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord"]
-COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjord+stc", "fedmp+half"]
+DUAL = ["fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord", "focus"]
+COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjord+stc", "fedmp+half", "focus+stc"]
 
 
 def data(dtype: torch.dtype = torch.float64) -> FederatedData:

@@ -32,7 +32,7 @@ from fedbiad.transports.inprocess import InProcess
 CLIENTS, CLASSES, INPUTS = 12, 4, 20
 MODEL = MLP(INPUTS, (8,), CLASSES)
 BOUNDARY = 2
-COUNTED = ("fedavg", "feddrop", "afd", "fedbiad", "fedbiad-letter")
+COUNTED = ("fedavg", "feddrop", "afd", "fedbiad", "fedbiad-letter", "focus")
 """Methods that promise how many rows are uploaded."""
 each_method = pytest.mark.parametrize("name", METHODS)
 
@@ -334,6 +334,7 @@ def test_paper_count_by_brute_force(name: str) -> None:
         "feddrop": (half, half + 1),
         "afd": (half, half + 1),
         "fedbiad": (half + 1, 204 * 4),
+        "focus": (half + 1, 204 * 4),
     }
     if name in by_hand:
         assert (record["upload"]["paper"], record["download"]["paper"]) == tuple(CLIENTS * n for n in by_hand[name])

@@ -27,7 +27,8 @@ from running import small_plan
 NAMES = [
     *METHODS, *(f"{name}:paper" for name in PAPER_METHODS),
     *COMPRESSORS, *(f"{name}:paper" for name in PAPER_COMPRESSORS),
-    *(f"{method}+{compressor}" for method in ("feddrop", "afd", "fjord", "heterofl", "fedbiad-letter", "fedbiad")
+    *(f"{method}+{compressor}"
+      for method in ("feddrop", "afd", "fjord", "heterofl", "fedbiad-letter", "fedbiad", "focus")
       for compressor in COMPRESSORS),
 ]  # fmt: skip
 each_name = pytest.mark.parametrize("name", NAMES)

@@ -127,7 +127,7 @@ def train(
         losses.append(step.update(theta, batch_of(v, dtype), unit_masks_of(model, options.dropout, v)))
         if (v + 1) % CHANGE_EVERY == 0:
             step.set_pattern(pattern_of(layout, (v + 1) // CHANGE_EVERY))
-    return torch.stack(losses), step.finish()
+    return torch.stack(losses), step.trained()
 
 
 @each_case
@@ -212,7 +212,7 @@ def test_steps_are_plain_autograd(model_name: str, kind: RowKind, options_name: 
             for name, gradient in zip(own, gradients, strict=True):
                 decay = options.weight_decay * held[name][client] * own[name].detach()
                 u[name][client] -= rate * (gradient + decay)
-    trained = step.finish()
+    trained = step.trained()
     for name in u:
         torch.testing.assert_close(trained[name], u[name], rtol=1e-12, atol=1e-13)
 
@@ -227,10 +227,10 @@ def test_dropped_rows_keep_their_value_bit_for_bit(model_name: str, kind: RowKin
     step = make(form, model, layout, options, torch.float32)
     for change in range(4):
         step.set_pattern(pattern_of(layout, change))
-        before = {name: value.clone() for name, value in step.finish().items()}
+        before = {name: value.clone() for name, value in step.trained().items()}
         for v in range(3):
             step.update(step.sample_weights(v), batch_of(v, torch.float32), unit_masks_of(model, options.dropout, v))
-        after = step.finish()
+        after = step.trained()
         for name in layout.shapes:
             dropped = brute_mask(model_name, kind, change, name, 1.0) == 0
             assert torch.equal(after[name][dropped], before[name][dropped])
@@ -301,7 +301,7 @@ def test_one_step_by_hand() -> None:
         # x = 3: the unit gives 3, both logits 2 x 0.5 x 3 = 3, both probabilities 1/2; the target is class 0
         losses = step.update(step.sample_weights(0), Batch(torch.tensor([[[3.0]]]), torch.tensor([[0]])), {})
         assert losses.tolist() == pytest.approx([np.log(2)])
-        trained = step.finish()
+        trained = step.trained()
         # d logits = (-1/2, 1/2); d theta2 = 3 (-1/2, 1/2); d U2 = 2 x that = (-3, 3); step 0.5
         assert trained["layer2.weight"].tolist() == [[[2.0, 7.0], [-1.0, 7.0]]]
         assert trained["layer2.bias"].tolist() == [[0.25, -0.25]]

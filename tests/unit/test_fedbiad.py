@@ -337,7 +337,7 @@ def test_only_a_rising_loss_changes_the_pattern(last: float, changes: bool) -> N
     losses = np.array([[9.0, 1.0, 1.0, 1.0, last, 77.0]])  # at v = 4: mean of 1, last against 1
     pattern = (np.arange(10) < 5)[None]
     state = {name: value[None] for name, value in method.init_client(TEN).items()}
-    following, after, changed = method.next_pattern(TEN, Cohort(0, 1, (0,)), 4, losses, pattern, state)
+    following, after, changed = method.next_pattern(TEN, Cohort(0, 1, (0,)), 4, losses, pattern, no_evidence, state)
     assert changed.tolist() == [changes]
     assert int((following != pattern).sum()) == (4 if changes else 0)  # 40 % of 5 leave, as many come
     assert int(pattern[0, :5].sum()) == 5

@@ -40,7 +40,7 @@ def client_of_width(width: float, seed: int = 0) -> int:
 
 def following(method: FjORD, cohort: Cohort, step: int) -> Pattern:
     pattern, state, changed = method.next_pattern(
-        LAYOUT, cohort, step, np.zeros((len(cohort), 9)), LAYOUT.all_rows(len(cohort)), {}
+        LAYOUT, cohort, step, np.zeros((len(cohort), 9)), LAYOUT.all_rows(len(cohort)), lambda: np.zeros(0), {}
     )
     assert state == {}
     assert not changed.any()

@@ -357,8 +357,8 @@ class TestSteps:
         masked, compact = make(MaskedStep, rows, options), make(CompactStep, rows, options)
         for loss, same in zip(train(masked, options), train(compact, options), strict=True):
             torch.testing.assert_close(loss, same, rtol=1e-12, atol=1e-12)
-        begin, same_u = block_params(STEPPED), compact.finish()
-        for name, value in masked.finish().items():
+        begin, same_u = block_params(STEPPED), compact.trained()
+        for name, value in masked.trained().items():
             torch.testing.assert_close(value, same_u[name], rtol=1e-12, atol=1e-12)
             assert not torch.allclose(value, begin[name], atol=1e-4)  # it did train
 
@@ -382,6 +382,6 @@ class TestSteps:
         batch = Batch(tokens(0, CLIENTS, BATCH, TIME), tokens(1, CLIENTS, BATCH * TIME))
         step.update(step.sample_weights(0), batch, {})
         for name, mask in full_masks(step.layout, pattern, 1.0).items():
-            after = step.finish()[name]
+            after = step.trained()[name]
             assert torch.equal(after[mask == 0], before[name][mask == 0])
             assert not torch.equal(after[mask == 1], before[name][mask == 1])

@@ -437,6 +437,13 @@ class TestWarnings:
         found = plans.warnings(from_dict(raw(rounds=rounds)))
         assert found == ([f"stage two never starts: rounds = {rounds}, stage_boundary = 55"] if never else [])
 
+    @pytest.mark.parametrize(("iterations", "saves"), [(4, True), (3, False)])
+    def test_focus_needs_iterations_after_the_full_ones(self, iterations: int, saves: bool) -> None:
+        found = plans.warnings(from_dict(raw(method="focus", training__iterations=iterations)))
+        assert found == ([] if saves else [
+            "focus saves no computation: full_steps = 3 of V = 3 iterations leave none; use fewer full_steps"
+        ])  # fmt: skip
+
     @pytest.mark.parametrize("method", ["fedavg", "feddrop"])
     def test_methods_without_checks_have_none(self, method: str) -> None:
         assert plans.warnings(from_dict(raw(method=method, rounds=1, training__iterations=1))) == []

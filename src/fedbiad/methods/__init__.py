@@ -9,6 +9,7 @@ from fedbiad.methods.fedbiad import LETTER, FedBIAD
 from fedbiad.methods.feddrop import FedDrop
 from fedbiad.methods.fedmp import FedMP
 from fedbiad.methods.fjord import FjORD
+from fedbiad.methods.focus import Focus
 from fedbiad.methods.heterofl import HeteroFL
 
 METHODS: dict[str, Method] = {
@@ -20,8 +21,9 @@ METHODS: dict[str, Method] = {
     "heterofl": HeteroFL(),
     "fedbiad": FedBIAD(),
     "fedbiad-letter": LETTER,
+    "focus": Focus(),
 }
-"""Each as its own paper has it: the profile `original`."""
+"""Each as its own paper has it (`focus` has none): the profile `original`."""
 
 PAPER: dict[str, Method] = {
     "afd": AFD(unscored="mean"),
@@ -41,6 +43,7 @@ __all__ = [
     "FedDrop",
     "FedMP",
     "FjORD",
+    "Focus",
     "HeteroFL",
     "Method",
     "RowDropout",

@@ -62,7 +62,7 @@ class Method:
 
     @property
     def fixed_count(self) -> bool:
-        """Whether every pattern holds equally many rows of each group, so that clients of a block can be stacked."""
+        """Whether all clients always hold equally many rows of each group, so that a block of them can be stacked."""
         return True
 
     def noise_std(self, structure: Structure, total_data: int) -> float:
@@ -129,9 +129,19 @@ class Method:
         return False
 
     def next_pattern(
-        self, layout: Layout, cohort: Cohort, step: int, losses: Losses, pattern: Pattern, state: ClientState
+        self,
+        layout: Layout,
+        cohort: Cohort,
+        step: int,
+        losses: Losses,
+        pattern: Pattern,
+        evidence: Callable[[], FloatArray],
+        state: ClientState,
     ) -> tuple[Pattern, ClientState, Resampled]:
-        """The pattern for the iterations after `step`, given the losses so far [clients, iterations]."""
+        """The pattern for the iterations after `step`, given the losses so far [clients, iterations].
+
+        `evidence()` is ||mu - mu_received||^2 of every row [clients, rows] by now, computed only when asked for.
+        """
         return pattern, state, np.zeros(len(pattern), dtype=np.bool_)
 
     def upload_pattern(
@@ -145,7 +155,7 @@ class Method:
     ) -> tuple[Pattern, ClientState]:
         """The rows to upload, given for how many iterations each was held [clients, rows] and the final pattern.
 
-        `evidence()` is ||mu_end - mu_received||^2 of every row, computed only when asked for.
+        `evidence()` is as for `next_pattern`, at the end of the round.
         """
         return pattern, state
 

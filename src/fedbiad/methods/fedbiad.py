@@ -74,7 +74,14 @@ class FedBIAD(RowDropout):
         return round_ <= self.stage_boundary and loss_trend.is_check(step, self.interval)
 
     def next_pattern(
-        self, layout: Layout, cohort: Cohort, step: int, losses: Losses, pattern: Pattern, state: ClientState
+        self,
+        layout: Layout,
+        cohort: Cohort,
+        step: int,
+        losses: Losses,
+        pattern: Pattern,
+        evidence: Callable[[], FloatArray],
+        state: ClientState,
     ) -> tuple[Pattern, ClientState, Resampled]:
         """Lines 19-26: a positive loss gap changes the pattern; then the scores learn."""
         gap = loss_trend.loss_gap(losses, step, self.interval)

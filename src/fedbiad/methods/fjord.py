@@ -32,7 +32,14 @@ class FjORD(NestedWidths):
         return True
 
     def next_pattern(
-        self, layout: Layout, cohort: Cohort, step: int, losses: Losses, pattern: Pattern, state: ClientState
+        self,
+        layout: Layout,
+        cohort: Cohort,
+        step: int,
+        losses: Losses,
+        pattern: Pattern,
+        evidence: Callable[[], FloatArray],
+        state: ClientState,
     ) -> tuple[Pattern, ClientState, Resampled]:
         """The next iteration's width; a change is the rule and not counted as one."""
         return self._sampled(layout, cohort, step + 1), state, np.zeros(len(cohort), dtype=np.bool_)

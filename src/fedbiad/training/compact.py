@@ -110,7 +110,7 @@ class CompactStep(LocalStep):
         factor = clip_factor(squares, limit)
         return {n: s * factor.view(-1, *[1] * (self.full[n].dim() - 1)) for n, s in self._scales.items()}
 
-    def finish(self) -> Params:
+    def trained(self) -> Params:
         self.layout.scatter(self.full, self.u, self.indices)
         return self.full
 

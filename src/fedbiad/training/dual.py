@@ -87,8 +87,12 @@ class DualTrainer:
         return losses, losses
 
     def finish(self) -> DualLearned:
-        """What was learned."""
+        """What was learned by now."""
         return DualLearned(self.x, self.grams, self.a, self.ends, self.w - self.u[W2], self.b - self.u[B2])
+
+    def row_norms(self, layout: Layout) -> FloatArray:
+        """Of what was learned by now; training can go on."""
+        return self.finish().row_norms(layout)
 
 
 @dataclass

@@ -63,7 +63,7 @@ class MaskedStep(LocalStep):
                 u.add_(_times(u, self._held.get(name, [])), alpha=-self.learning_rate * self.weight_decay)
             u.add_(steps[name], alpha=-self.learning_rate)
 
-    def finish(self) -> Params:
+    def trained(self) -> Params:
         return self.full
 
     def _factors(self, masks: AxisMasks) -> dict[str, list[Tensor]]:

@@ -113,8 +113,8 @@ class LocalStep:
         """U <- U - eta [beta o grad_U L], the gradient clipped, and weight decay unless told otherwise; line 17."""
         raise NotImplementedError
 
-    def finish(self) -> Params:
-        """The trained parameters U^{k,V} [clients, ...] in full."""
+    def trained(self) -> Params:
+        """U^{k,v}, the parameters as trained by now [clients, ...], in full: the step's own."""
         raise NotImplementedError
 
     @torch.no_grad()

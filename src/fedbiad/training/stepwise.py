@@ -7,9 +7,10 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fedbiad.arrays import Losses, Params, Pattern
+from fedbiad.arrays import FloatArray, Losses, Params, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Method
+from fedbiad.rows import Layout
 from fedbiad.training.batches import Batch, LocalSamples
 from fedbiad.training.distillation import distilled_update
 from fedbiad.training.learned import Learned, Stacked
@@ -29,6 +30,10 @@ class Trainer(Protocol):
 
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned is not lost."""
+        ...
+
+    def row_norms(self, layout: Layout) -> FloatArray:
+        """||D^k_j||^2 of every row by now [clients, rows]."""
         ...
 
     def finish(self) -> Learned:
@@ -85,6 +90,12 @@ class Stepwise:
 
     def finish(self) -> Stacked:
         """U^{k,V} - U_{r-1}, every weight written out."""
-        trained: Params = self._step.finish()
-        moved = {name: value.sub_(self._received[name]) for name, value in trained.items()}
+        return self._learned({name: value.sub_(self._received[name]) for name, value in self._step.trained().items()})
+
+    def row_norms(self, layout: Layout) -> FloatArray:
+        """As `finish` would have them by now; training can go on."""
+        moved = {name: value - self._received[name] for name, value in self._step.trained().items()}
+        return self._learned(moved).row_norms(layout)
+
+    def _learned(self, moved: Params) -> Stacked:
         return Stacked(moved if self._words is None else self._words.everywhere(moved))
