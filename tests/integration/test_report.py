@@ -372,7 +372,7 @@ class TestInTheBrowser:
     def test_curves_are_drawn_and_switched(self, browser: webdriver.Chrome, comparison: Path, tmp_path: Path) -> None:
         browser.get(write_report([comparison], tmp_path / "report.html").as_uri())
         names = [figure.get_attribute("data-chart") for figure in browser.find_elements(By.TAG_NAME, "figure")]
-        assert names == ["accuracy", "loss", "upload", "tta", "lttr", "map", "trend", "scores"]
+        assert names == ["accuracy", "loss", "upload", "frontier", "tta", "lttr", "map", "trend", "scores"]
         captions = browser.find_elements(By.CSS_SELECTOR, "figure > figcaption")
         assert len([caption for caption in captions if caption.text]) == len(names)
         # a band and a line for each of three methods; dashes and markers differ
@@ -487,7 +487,7 @@ class TestInTheBrowser:
         make_run(tmp_path / "runs" / "new", "fedbiad", done=0)
         browser.get(write_report([tmp_path / "mine"], tmp_path / "report.html").as_uri())
         names = [figure.get_attribute("data-chart") for figure in browser.find_elements(By.TAG_NAME, "figure")]
-        assert names == ["accuracy", "loss", "upload", "tta", "lttr"]
+        assert names == ["accuracy", "loss", "upload", "frontier", "tta", "lttr"]
         browser.get(write_report([tmp_path / "runs"], tmp_path / "report.html").as_uri())
         assert browser.find_elements(By.TAG_NAME, "figure") == []
         assert problems(browser) == []

@@ -141,12 +141,16 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "mode": st.sampled_from(["fix", "dynamic"]),
     "scaler": st.booleans(),
     "masked_logits": st.booleans(),
+    "full_steps": count,
 }
+OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {"focus": {"scaling": st.just("none")}}
+"""Of methods that take less than others do."""
 
 
 def options(name: str) -> st.SearchStrategy[dict[str, Any]]:
     """A non-empty choice of a method's own options."""
-    own = {field.name: OPTIONS[field.name] for field in dataclasses.fields(METHODS[name])}
+    known = {**OPTIONS, **OWN.get(name, {})}
+    own = {field.name: known[field.name] for field in dataclasses.fields(METHODS[name])}
     return st.fixed_dictionaries({}, optional=own).filter(bool)
 
 
