@@ -149,6 +149,8 @@ def section(result: Result) -> list[str]:
             "paper's links (slowest client and aggregation); - where a seed never got there."
         )
     notes += " A learning rate with * is at the end of the grid."
+    missing = PRINTED.get((result["table"], result["data"]), {}).keys() - {row["label"] for row in result["rows"]}
+    notes += f" Not run: {', '.join(sorted(missing))}." if missing else ""
     return [*lines, "", *_paragraph(notes), "", *_order(result), ""]
 
 

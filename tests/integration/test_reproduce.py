@@ -121,6 +121,7 @@ class TestPage:
         assert "81.18 ± 1.09 | 84.67 ± 0.10" in fedavg
         assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.1 ms | - |" in fedavg
         assert any("| 0.06* |" in line for line in lines)  # at the end of the grid
+        assert "Not run: AFD, FedDrop, FedMP, FjORD, HeteroFL." in " ".join(lines)
 
     def test_language_tells_the_likelihood_and_no_time_to_a_target_it_does_not_have(self) -> None:
         found = result([row("FedAvg", 0.277, 0.0, loss=5.62, server_step=2.0, learning_rate=20.0)])
