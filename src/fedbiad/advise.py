@@ -33,6 +33,7 @@ from fedbiad.sending import Change, Channel, Senders
 from fedbiad.server import select_clients
 
 BUDGETS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
+"""Shares of FedAvg's bytes."""
 SHARE = 25.0
 """How much of the sampling noise a budget may add: set after runs on Fashion-MNIST, docs/evidence.md."""
 FEWEST, MOST = 10, 100

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedbiad.advise import BUDGETS
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -69,9 +71,6 @@ SPECIAL = {
 
 DROPOUT = 0.2
 """Of FedAvg with ordinary dropout inside local training."""
-
-BUDGETS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
-"""Of evidence coding: shares of FedAvg's bytes."""
 
 
 def _evidence(name: str, also: str = "", **training: Any) -> dict[str, Variant]:
