@@ -21,6 +21,7 @@ HEAD = """# Performance
 Written by `benchmarks/page.py` from `results/engine.json`, `results/lstm.json`, `results/peers.json` and
 `results/memory.json`. Every table is of one run in which its rows took turns, so that a busy spell hits all alike;
 medians, with the least and the most where there is room. Ratios carry over to other machines, milliseconds do not.
+A table is as old as its file: `git log results/` tells of which engine it is.
 """
 
 
