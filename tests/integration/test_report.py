@@ -487,7 +487,7 @@ class TestInTheBrowser:
         make_run(tmp_path / "runs" / "new", "fedbiad", done=0)
         browser.get(write_report([tmp_path / "mine"], tmp_path / "report.html").as_uri())
         names = [figure.get_attribute("data-chart") for figure in browser.find_elements(By.TAG_NAME, "figure")]
-        assert names == ["accuracy", "loss", "upload", "frontier", "tta", "lttr"]
+        assert names == ["accuracy", "loss", "upload", "tta", "lttr"]
         browser.get(write_report([tmp_path / "runs"], tmp_path / "report.html").as_uri())
         assert browser.find_elements(By.TAG_NAME, "figure") == []
         assert problems(browser) == []
