@@ -18,6 +18,8 @@ if _features.get("avx512bf16") and "NUMBA_CPU_FEATURES" not in os.environ:
     settings: Any = numba.config
     settings.CPU_NAME = llvm.get_host_cpu_name()
     settings.CPU_FEATURES = f"{_features.flatten()},-prefer-256-bit"
+WIDE = bool(_features.get("avx512f"))
+"""Whether there are 32 registers of 512 bits."""
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 

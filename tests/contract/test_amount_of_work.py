@@ -27,9 +27,11 @@ MODEL = MLP(INPUTS, (UNITS,), CLASSES)
 IDS = tuple(range(CLIENTS))
 
 
-def images() -> FederatedData:
+def images(background: float = 0.0) -> FederatedData:
+    """Of which the share `background` is background."""
     stream = np.random.default_rng(0)
     inputs = torch.from_numpy(stream.normal(size=(SAMPLES * CLIENTS, INPUTS)).astype(np.float32))
+    inputs[:, : int(background * INPUTS)] = 0.5
     targets = torch.from_numpy(stream.integers(0, CLASSES, SAMPLES * CLIENTS))
     return FederatedData(inputs, targets, np.arange(0, len(targets) + 1, SAMPLES), inputs, targets, "test", CLASSES, 0)
 
@@ -38,10 +40,10 @@ def quiet(method: Method) -> Method:
     return replace(method, noise=0.0, stage_two="sample") if isinstance(method, FedBIAD) else method
 
 
-def work_of(method: Method, form: Form) -> Work:
+def work_of(method: Method, form: Form, background: float = 0.0) -> Work:
     """A round of all clients, sums included."""
     work = LocalTraining(quiet(method), MODEL, MODEL.layout(method.row_kind), V, BATCH, 0.1, form=form, largest=SAMPLES)
-    training = BlockTraining(work, images(), Channel(work.layout, 0))
+    training = BlockTraining(work, images(background), Channel(work.layout, 0))
     u = MODEL.init(np.random.default_rng(1))
     state = {name: np.stack([part] * CLIENTS) for name, part in method.init_client(work.layout).items()}
     counted = Work()
@@ -63,6 +65,15 @@ THERE_AND_BACK = 2 * CLIENTS * SAMPLES * INPUTS * UNITS
 
 def test_the_fused_form_touches_the_inputs_three_times_only() -> None:
     assert work_of(METHODS["fedavg"], "auto").products == GRAM + THERE_AND_BACK
+
+
+def test_the_background_of_pictures_is_not_multiplied() -> None:
+    assert work_of(METHODS["fedavg"], "auto", background=0.6).products == GRAM
+    local = images(0.6).local(Cohort(0, 1, IDS), V, BATCH)
+    for picture in map(local.picture, IDS):
+        assert picture is not None
+        # 4 strips of samples, each with 20 inputs that differ; 7 strips of such inputs, each with all samples
+        assert (len(picture.by_sample.columns), len(picture.by_input.columns)) == (4 * 20, 7 * SAMPLES)
 
 
 NORMS = CLIENTS * SAMPLES * SAMPLES * UNITS

@@ -24,6 +24,7 @@ from fedbiad.training.forms import Form
 
 INPUTS, UNITS, CLASSES, BATCH = 40, 17, 5, 5
 SIZES = [12 + 3 * k for k in range(6)]  # batches of 5 cross the epochs: a sample is there twice
+PICTURES, BACKGROUND = 4, -0.375  # so many clients have mostly background, so that blocks are mixed, too
 MODEL = MLP(INPUTS, (UNITS,), CLASSES)
 DUAL = ["fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord", "focus"]
 COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjord+stc", "fedmp+half", "focus+stc"]
@@ -32,6 +33,9 @@ COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjo
 def data(dtype: torch.dtype = torch.float64) -> FederatedData:
     stream = np.random.default_rng(0)
     inputs = torch.from_numpy(stream.normal(size=(sum(SIZES) + 50, INPUTS))).to(dtype)
+    pictures = inputs[: sum(SIZES[:PICTURES])]
+    pictures[torch.from_numpy(stream.random(pictures.shape) < 0.8)] = BACKGROUND
+    pictures[:, 0] = BACKGROUND
     targets = torch.from_numpy(stream.integers(0, CLASSES, sum(SIZES) + 50))
     pool = sum(SIZES)
     return FederatedData(
@@ -101,6 +105,12 @@ def test_real_messages_change_no_bit_of_the_fused_form(name: str) -> None:
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_blocks_do_not_matter_to_the_fused_form(name: str, block: int) -> None:
     assert_same(run(name, "fused", block), run(name, "fused", 3), 1e-10)
+
+
+def test_some_clients_have_pictures_and_some_have_not() -> None:
+    """Else the tests above would not look at both."""
+    local = data().local(Cohort(0, 1, tuple(range(len(SIZES)))), 12, BATCH)
+    assert [local.picture(k) is not None for k in range(len(SIZES))] == [k < PICTURES for k in range(len(SIZES))]
 
 
 def test_samples_do_come_twice_in_a_batch() -> None:

@@ -18,7 +18,7 @@ from fedbiad.data import digits, mnist
 from fedbiad.data.mnist import Arrays, Bytes
 from fedbiad.data.partition import Settings, split
 from fedbiad.errors import DataError
-from fedbiad.training.batches import Batch, Grams, LocalData, LocalSamples
+from fedbiad.training.batches import Batch, Derived, LocalData, LocalSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class FederatedData:
     eval_split: Literal["test", "validation"]
     classes: int
     unused: int
-    grams: Grams = field(default_factory=Grams)
+    derived: Derived = field(default_factory=Derived)
 
     @classmethod
     def dealt(
@@ -181,7 +181,7 @@ class FederatedData:
         """What a block of clients trains on in a round: shuffled epochs, one after another."""
         spans = [self.span(client) for client in cohort.ids]
         schedule = cohort.schedule([own.stop - own.start for own in spans], iterations * batch)
-        return LocalData(self.inputs, self.targets, spans, schedule, batch, self.grams)
+        return LocalData(self.inputs, self.targets, spans, schedule, batch, self.derived)
 
     def evaluation(self) -> Iterator[Batch]:
         """The samples a model is judged on [1, samples, ...]."""

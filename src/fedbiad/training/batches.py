@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedbiad.arrays import IntArray, Pattern
+from fedbiad.training.strips import Picture
 
 
 @dataclass(frozen=True)
@@ -43,26 +45,35 @@ class LocalSamples(Protocol):
         ...
 
 
-class Grams:
-    """Gram matrices of clients' samples, the last used ones kept; `limit` is how many bytes of them."""
+Found = TypeVar("Found")
 
-    def __init__(self, limit: int = 64 << 20) -> None:
-        self._limit, self._held, self._kept = limit, 0, OrderedDict[int, Tensor]()
 
-    def of(self, key: int, inputs: Tensor) -> Tensor:
-        """X X^T + 1 of these samples [samples, inputs], known by `key`."""
-        gram = self._kept.pop(key, None)
-        if gram is None:
-            gram = torch.addmm(inputs.new_ones(1, 1), inputs, inputs.T)
-            self._held += gram.nbytes
-        self._kept[key] = gram
+class Derived:
+    """What was found out of clients' samples, the last used kept; `limit` is how many bytes of it."""
+
+    def __init__(self, limit: int = 256 << 20) -> None:
+        self._limit, self._held, self._kept = limit, 0, OrderedDict[tuple[str, int], Any]()
+
+    def of(self, what: str, first: int, find: Callable[[], Found]) -> Found:
+        """`find()`, known by its name and the client's first sample."""
+        key = what, first
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            known: Found = self._kept[key]
+            return known
+        found = self._kept[key] = find()
+        self._held += _size(found)
         while self._held > self._limit:
-            self._held -= self._kept.popitem(last=False)[1].nbytes
-        return gram
+            self._held -= _size(self._kept.popitem(last=False)[1])
+        return found
 
-    def __reduce__(self) -> tuple[type[Grams], tuple[int]]:
+    def __reduce__(self) -> tuple[type[Derived], tuple[int]]:
         """Another process begins with none."""
-        return Grams, (self._limit,)
+        return Derived, (self._limit,)
+
+
+def _size(found: object) -> int:
+    return 256 + int(getattr(found, "nbytes", 0))  # an entry takes room, too
 
 
 class LocalData:
@@ -75,10 +86,10 @@ class LocalData:
         spans: list[slice],
         schedule: IntArray,
         batch: int,
-        grams: Grams | None = None,
+        derived: Derived | None = None,
     ) -> None:
         self._inputs, self._targets, self.spans, self._batch = inputs, targets, spans, batch
-        self._grams = grams or Grams(0)
+        self._derived = derived or Derived(0)
         self.schedule = schedule
         """Which of its own samples each client visits [clients, steps x batch]."""
         starts = np.array([own.start for own in spans])
@@ -98,7 +109,12 @@ class LocalData:
 
     def gram(self, client: int) -> Tensor:
         """X X^T + 1 of the client at this place: its samples with a 1 appended for the bias."""
-        return self._grams.of(self.spans[client].start, self.vectors[client])
+        x = self.vectors[client]
+        return self._derived.of("gram", self.spans[client].start, lambda: torch.addmm(x.new_ones(1, 1), x, x.T))
+
+    def picture(self, client: int) -> Picture | None:
+        """The samples of the client at this place as pictures on a background, if that is what they are."""
+        return self._derived.of("picture", self.spans[client].start, lambda: Picture.of(self.vectors[client].numpy()))
 
     @property
     def sizes(self) -> list[int]:

@@ -8,7 +8,7 @@ a round, plus the Gram matrix X X^T times A. It is exact, also for changing patt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedbiad.rows import Layout
 from fedbiad.training import kernels
 from fedbiad.training.batches import LocalData
 from fedbiad.training.objective import cross_entropy
+from fedbiad.training.strips import Picture, base_of
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"
 
@@ -51,11 +52,13 @@ class DualTrainer:
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
-        each = zip(u[B1], self.x, _transposed(u[W1]), torch.split(self.p, data.sizes), strict=True)
-        for bias, x, first, p in each:
-            # of all rows, held or not: picking some of them out would cost what it saves
-            torch.addmm(bias, x, first, out=p)
+        self._pre_activate(_transposed(u[W1]), torch.split(self.p, data.sizes))
         self.set_pattern(pattern)
+
+    def _pre_activate(self, firsts: Tensor, parts: Sequence[Tensor]) -> None:
+        """X U1^T and the bias, of all rows, held or not: picking some of them out would cost what it saves."""
+        for bias, x, first, p in zip(self.u[B1], self.x, firsts, parts, strict=True):
+            torch.addmm(bias, x, first, out=p)
 
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned stays in A."""
@@ -108,9 +111,18 @@ class _Held:
 
 
 class FusedTrainer(DualTrainer):
-    """The same in one compiled function a block."""
+    """The same in one compiled function a block; of pictures only what differs from their background is multiplied."""
 
     _held: _Held | None = None
+
+    def _pre_activate(self, firsts: Tensor, parts: Sequence[Tensor]) -> None:
+        self.pictures = [self.data.picture(k) for k in range(len(self.x))]
+        empty = _OfBackground(firsts, self.u[B1])
+        for k, (picture, p) in enumerate(zip(self.pictures, parts, strict=True)):
+            if picture is None:
+                torch.addmm(self.u[B1][k], self.x[k], firsts[k], out=p)
+            else:
+                picture.forward(firsts[k].numpy(), empty.of(k, picture), p.numpy())
 
     @cached_property
     def _flat(self) -> tuple[FloatArray, IntArray]:
@@ -140,7 +152,7 @@ class FusedTrainer(DualTrainer):
 
     def finish(self) -> DualLearned:
         self._put_back()
-        return super().finish()
+        return replace(super().finish(), pictures=self.pictures)
 
     @property
     def _whole(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -183,6 +195,7 @@ class DualLearned:
     ends: IntArray
     w: Tensor
     b: Tensor
+    pictures: Sequence[Picture | None] = ()
 
     @cached_property
     def bias(self) -> Tensor:
@@ -204,17 +217,33 @@ class DualLearned:
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
         moved = {name: torch.zeros(shape, dtype=self.w.dtype) for name, shape in layout.shapes.items()}
         first, bias, second, out = (moved[name].numpy() for name in (W1, B1, W2, B2))
-        room = torch.empty_like(moved[W1])
-        change = room.numpy()
-        held = [np.arange(len(first))] * len(pattern) if pattern.all() else [np.flatnonzero(own) for own in pattern]
-        for client, rows, weight in zip(members.tolist(), held, weights, strict=True):
-            self._first(client, rows, out=room if len(rows) == len(room) else room[: len(rows)])
-            compiled.accumulate_rows(first, change, rows, weight)
+        if self.pictures and all(self.pictures[client] is not None for client in members.tolist()):
+            self._add_pictures(first, members, pattern, weights)
+        else:
+            self._add_first(moved[W1], members, pattern, weights)
         each = np.asarray(weights, dtype=first.dtype)
         compiled.accumulate_held(bias[None], self.bias.numpy()[:, None], members, pattern, each)
         compiled.accumulate_held(second, self.w.numpy(), members, pattern, each)
         compiled.accumulate_held(out[:, None], self.b.numpy()[:, :, None], members, np.ones_like(pattern[:, :1]), each)
         return Total(moved, count_holders(layout, pattern, weights), float(sum(weights)))
+
+    def _add_first(self, total: Tensor, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> None:
+        room = torch.empty_like(total)
+        change = room.numpy()
+        held = [np.arange(len(total))] * len(pattern) if pattern.all() else [np.flatnonzero(own) for own in pattern]
+        for client, rows, weight in zip(members.tolist(), held, weights, strict=True):
+            self._first(client, rows, out=room if len(rows) == len(room) else room[: len(rows)])
+            compiled.accumulate_rows(total.numpy(), change, rows, weight)
+
+    def _add_pictures(self, total: FloatArray, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> None:
+        """The same to the bit; a row that is not held adds nothing."""
+        transposed = np.zeros(total.shape[::-1], total.dtype)
+        whole = pattern.all()
+        for client, own, weight in zip(members.tolist(), pattern, weights, strict=True):
+            a, picture = self._parts[client].numpy(), self.pictures[client]
+            assert picture is not None
+            picture.add(a if whole else a * own, weight, transposed)
+        total[:] = transposed.T
 
     def row_norms(self, layout: Layout) -> FloatArray:
         # the appended 1 stands for the bias: a_j' (X X' + 1) a_j is the row's norm and the bias's
@@ -235,7 +264,26 @@ class DualLearned:
         """The changes of some rows of the first layer; the same to the bit for every caller."""
         a = self._parts[client]
         chosen = a if len(rows) == a.shape[1] else a[:, torch.from_numpy(rows)]
-        return torch.mm(chosen.T, self.x[client], out=out)
+        picture = self.pictures[client] if self.pictures else None
+        if picture is None:
+            return torch.mm(chosen.T, self.x[client], out=out)
+        change = torch.from_numpy(picture.back(chosen.numpy())).T
+        return change if out is None else out.copy_(change)
+
+
+class _OfBackground:
+    """What a sample of nothing but background comes to, made once for all clients that have the same."""
+
+    def __init__(self, firsts: Tensor, biases: Tensor) -> None:
+        self._firsts, self._biases, self._known = firsts, biases, dict[tuple[int, float], FloatArray]()
+        self._same = firsts.stride(0) == 0 == biases.stride(0)
+
+    def of(self, client: int, picture: Picture) -> FloatArray:
+        key = 0 if self._same else client, float(picture.background)
+        if key not in self._known:
+            first, bias = self._firsts[client].numpy(), self._biases[client].numpy()
+            self._known[key] = base_of(first, bias, picture.background)
+        return self._known[key]
 
 
 def _transposed(first: Tensor) -> Tensor:

@@ -1,0 +1,79 @@
+"""Products with strips are products with the matrices they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedbiad.arrays import FloatArray
+from fedbiad.training.strip_product import WIDTHS
+from fedbiad.training.strips import PAYS, Picture, Strips, base_of
+
+BACKGROUND = -0.5
+
+
+def pictures(samples: int, inputs: int, share: float = 0.2, seed: int = 0, dtype: type = np.float64) -> FloatArray:
+    stream = np.random.default_rng(seed)
+    x = np.where(stream.random((samples, inputs)) < share, stream.normal(size=(samples, inputs)), BACKGROUND)
+    x[:, 0] = BACKGROUND
+    return x.astype(dtype)
+
+
+def picture(x: FloatArray) -> Picture:
+    found = Picture.of(x)
+    assert found is not None
+    return found
+
+
+def test_strips_by_hand() -> None:
+    strips = Strips.of(np.array([[0.0, 1, 0, 0], [0, 0, 0, 2], [0, 3, 0, 0], [4, 0, 0, 0]]), 0.0)
+    assert strips.starts.tolist() == [0, 2, 3]
+    assert strips.columns.tolist() == [1, 3, 0]
+    assert strips.values.tolist() == [[1, 0, 3], [0, 2, 0], [4, 4, 4]]  # of the last strip only one row counts
+    assert strips.share == 3 / 8
+
+
+@pytest.mark.parametrize("units", [1, 15, 16, 17, 100, WIDTHS[0], WIDTHS[0] + 19, 300])
+@pytest.mark.parametrize("samples", [1, 2, 3, 7, 60])
+def test_products_are_those_with_the_matrix(samples: int, units: int) -> None:
+    stream, x = np.random.default_rng(1), pictures(samples, 50)
+    first, bias, a = stream.normal(size=(50, units)), stream.normal(size=units), stream.normal(size=(samples, units))
+    own = Picture(Strips.of(x, BACKGROUND), Strips.of(np.ascontiguousarray(x.T), BACKGROUND))
+    out, total = np.full((samples, units), np.nan), stream.normal(size=(50, units))
+    own.forward(first, base_of(first, bias, BACKGROUND), out)
+    np.testing.assert_allclose(out, x @ first + bias, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(own.back(a), x.T @ a, rtol=1e-12, atol=1e-12)
+    expected = total + 3.5 * own.back(a)
+    own.add(a, 3.5, total)
+    assert np.array_equal(total, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_unit_comes_to_the_same_whichever_others_there_are(dtype: type) -> None:
+    """So that a client that sends some rows sends the same as one that sends all."""
+    own = picture(pictures(20, 60, dtype=dtype))
+    a: FloatArray = np.random.default_rng(2).normal(size=(20, 300)).astype(dtype)
+    whole = own.back(a)
+    for units in (np.arange(5, 300, 3), np.array([299]), np.arange(40, 190)):
+        assert np.array_equal(own.back(np.ascontiguousarray(a[:, units])), whole[:, units])
+    masked = a.copy()
+    masked[:, ::2] = 0
+    np.testing.assert_array_equal(own.back(masked), np.where(np.arange(300) % 2, whole, 0))
+
+
+def test_what_is_no_picture_is_not_taken_for_one() -> None:
+    assert Picture.of(np.random.default_rng(3).normal(size=(20, 60))) is None
+    assert Picture.of(pictures(20, 60, 0.5)) is None  # three samples together leave an eighth of the background
+    assert Picture.of(np.full((20, 60), np.nan)) is None
+    assert picture(pictures(20, 60)).by_sample.share <= PAYS
+
+
+def test_a_sample_of_nothing_but_background_and_numbers_that_are_none() -> None:
+    x = pictures(9, 30)
+    x[3:6] = BACKGROUND
+    x[8, 7] = np.nan
+    first = np.random.default_rng(4).normal(size=(30, 5))
+    out = np.empty((9, 5))
+    picture(x).forward(first, base_of(first, np.zeros(5), BACKGROUND), out)
+    np.testing.assert_allclose(out[:8], x[:8] @ first, rtol=1e-12, atol=1e-12)
+    assert np.isnan(out[8]).all()
