@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fedbiad.arrays import FloatArray
-from fedbiad.training.strip_product import WIDTHS
-from fedbiad.training.strips import PAYS, Picture, Strips, base_of
+from fedbiad.models import MLP
+from fedbiad.training.batches import Derived, judged
+from fedbiad.training.products import WIDTHS
+from fedbiad.training.strips import PAYS, Picture, Strips
 
 BACKGROUND = -0.5
 
@@ -39,9 +42,9 @@ def test_products_are_those_with_the_matrix(samples: int, units: int) -> None:
     stream, x = np.random.default_rng(1), pictures(samples, 50)
     first, bias, a = stream.normal(size=(50, units)), stream.normal(size=units), stream.normal(size=(samples, units))
     own = Picture(Strips.of(x, BACKGROUND), Strips.of(np.ascontiguousarray(x.T), BACKGROUND))
-    out, total = np.full((samples, units), np.nan), stream.normal(size=(50, units))
-    own.forward(first, base_of(first, bias, BACKGROUND), out)
-    np.testing.assert_allclose(out, x @ first + bias, rtol=1e-12, atol=1e-12)
+    total = stream.normal(size=(50, units))
+    product = own.by_sample.times(first, own.by_sample.base(first, bias))
+    np.testing.assert_allclose(product, x @ first + bias, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(own.back(a), x.T @ a, rtol=1e-12, atol=1e-12)
     expected = total + 3.5 * own.back(a)
     own.add(a, 3.5, total)
@@ -73,7 +76,17 @@ def test_a_sample_of_nothing_but_background_and_numbers_that_are_none() -> None:
     x[3:6] = BACKGROUND
     x[8, 7] = np.nan
     first = np.random.default_rng(4).normal(size=(30, 5))
-    out = np.empty((9, 5))
-    picture(x).forward(first, base_of(first, np.zeros(5), BACKGROUND), out)
+    strips = Strips.of(x, BACKGROUND)
+    out = strips.times(first, strips.base(first))
     np.testing.assert_allclose(out[:8], x[:8] @ first, rtol=1e-12, atol=1e-12)
     assert np.isnan(out[8]).all()
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_a_network_judges_pictures_as_anything_else(share: float) -> None:
+    model = MLP(60, (20, 9), 4)
+    x = torch.from_numpy(pictures(30, 60, share, dtype=np.float32))
+    batch = judged(x, torch.zeros(30, dtype=torch.int64), Derived(), 0)
+    assert (batch.strips() is None) == (share == 1.0)
+    params = {name: value.unsqueeze(0) for name, value in model.init(np.random.default_rng(5)).items()}
+    torch.testing.assert_close(model.answers(params, batch), model.forward(params, batch.inputs, {}))

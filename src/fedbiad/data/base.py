@@ -18,7 +18,7 @@ from fedbiad.data import digits, mnist
 from fedbiad.data.mnist import Arrays, Bytes
 from fedbiad.data.partition import Settings, split
 from fedbiad.errors import DataError
-from fedbiad.training.batches import Batch, Derived, LocalData, LocalSamples
+from fedbiad.training.batches import Batch, Derived, LocalData, LocalSamples, judged
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ class ClientData(Protocol):
         ...
 
 
-EVAL_BATCH = 2000
+EVAL_BATCH = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class FederatedData:
         """The samples a model is judged on [1, samples, ...]."""
         for start in range(0, len(self.eval_targets), EVAL_BATCH):
             part = slice(start, start + EVAL_BATCH)
-            yield Batch(self.eval_inputs[part].unsqueeze(0), self.eval_targets[part].unsqueeze(0))
+            yield judged(self.eval_inputs[part], self.eval_targets[part], self.derived, start)
 
 
 def federate(

@@ -24,7 +24,7 @@ from fedbiad.arrays import IntArray
 from fedbiad.cohort import Cohort
 from fedbiad.data.base import EVAL_BATCH
 from fedbiad.errors import DataError
-from fedbiad.training.batches import Batch, LocalData
+from fedbiad.training.batches import Batch, Derived, LocalData, judged
 
 Split = Literal["test", "validation"]
 Count = Annotated[int, Field(ge=1)]
@@ -131,7 +131,7 @@ class MappedData:
             part = slice(start, start + EVAL_BATCH)
             names = f"{self.eval_split}-inputs", f"{self.eval_split}-targets"
             inputs, targets = (self._map(name)[part].copy() for name in names)
-            yield Batch(self._values(inputs).unsqueeze(0), self._labels(targets, names[1]).unsqueeze(0))
+            yield judged(self._values(inputs), self._labels(targets, names[1]), Derived(0), start)
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float32]:

@@ -16,6 +16,7 @@ from fedbiad.errors import LayoutError
 from fedbiad.models.heads import Head, losses_and_errors
 from fedbiad.rows import Layout, RowGroup, RowKind, Slice
 from fedbiad.theory import Structure
+from fedbiad.training.batches import Batch
 
 PLAIN_KINDS = ("units", "weight-rows", "units-and-classes")
 """The kinds of rows of a feed-forward network."""
@@ -132,6 +133,10 @@ class Model:
         `unit_masks` multiply the activations of the dropout sites they name (ordinary dropout; {} for none).
         """
         raise NotImplementedError
+
+    def answers(self, params: Params, batch: Batch, memory: Memory | None = None) -> Tensor:
+        """The same of a batch, to be judged."""
+        return self.forward(params, batch.inputs, {}, WHOLE, memory)
 
     def loss_and_gradients(
         self,

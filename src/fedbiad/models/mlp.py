@@ -23,6 +23,7 @@ from fedbiad.models.base import (
 )
 from fedbiad.models.heads import Head, losses_and_errors
 from fedbiad.rows import Layout, RowKind
+from fedbiad.training.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,21 @@ class MLP(Model):
         kept: Kept = WHOLE,
         memory: Memory | None = None,
     ) -> Tensor:
-        x = inputs.flatten(2)
+        return self._after(linear(params, "layer1", inputs.flatten(2)), params, unit_masks)
+
+    def answers(self, params: Params, batch: Batch, memory: Memory | None = None) -> Tensor:
+        strips = batch.strips()
+        if strips is None:
+            return super().answers(params, batch, memory)
+        first = params["layer1.weight"][0].T.contiguous().numpy()
+        base = strips.base(first, params["layer1.bias"][0].numpy())
+        return self._after(torch.from_numpy(strips.times(first, base)).unsqueeze(0), params, {})
+
+    def _after(self, x: Tensor, params: Params, unit_masks: dict[str, Tensor]) -> Tensor:
+        """From what comes out of the first layer to what comes out of the last."""
         for i in range(1, len(self.hidden) + 1):
-            x = masked_units(linear(params, f"layer{i}", x).relu(), f"layer{i}", unit_masks)
-        return linear(params, f"layer{len(self.hidden) + 1}", x)
+            x = linear(params, f"layer{i + 1}", masked_units(x.relu(), f"layer{i}", unit_masks))
+        return x
 
     @torch.no_grad()
     def loss_and_gradients(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbiad.arrays import IntArray, Pattern
-from fedbiad.training.strips import Picture
+from fedbiad.training.strips import Picture, Strips
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,14 @@ class Batch:
     """Inputs [clients, batch, ...], targets [clients, batch], weight 0 where a sample is padding.
 
     `continues` [clients]: whose sequences follow on those of the batch before; None where samples are no sequences.
+    `strips()` are the inputs of a model's only client once more, if they are mostly background.
     """
 
     inputs: Tensor
     targets: Tensor
     weight: Tensor | None = None
     continues: Tensor | None = None
+    strips: Callable[[], Strips | None] = lambda: None
 
 
 class LocalSamples(Protocol):
@@ -70,6 +72,15 @@ class Derived:
     def __reduce__(self) -> tuple[type[Derived], tuple[int]]:
         """Another process begins with none."""
         return Derived, (self._limit,)
+
+
+def judged(inputs: Tensor, targets: Tensor, derived: Derived, first: int) -> Batch:
+    """Samples a model is judged on, from the number `first` on, as a batch of one client."""
+
+    def strips() -> Strips | None:
+        return derived.of("judged", first, lambda: Strips.of_samples(inputs.flatten(1).numpy()))
+
+    return Batch(inputs.unsqueeze(0), targets.unsqueeze(0), strips=strips)
 
 
 def _size(found: object) -> int:

@@ -23,7 +23,7 @@ from fedbiad.rows import Layout
 from fedbiad.training import kernels
 from fedbiad.training.batches import LocalData
 from fedbiad.training.objective import cross_entropy
-from fedbiad.training.strips import Picture, base_of
+from fedbiad.training.strips import Picture, Strips
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"
 
@@ -122,7 +122,8 @@ class FusedTrainer(DualTrainer):
             if picture is None:
                 torch.addmm(self.u[B1][k], self.x[k], firsts[k], out=p)
             else:
-                picture.forward(firsts[k].numpy(), empty.of(k, picture), p.numpy())
+                own = picture.by_sample
+                p.copy_(torch.from_numpy(own.times(firsts[k].numpy(), empty.of(k, own))))
 
     @cached_property
     def _flat(self) -> tuple[FloatArray, IntArray]:
@@ -278,11 +279,10 @@ class _OfBackground:
         self._firsts, self._biases, self._known = firsts, biases, dict[tuple[int, float], FloatArray]()
         self._same = firsts.stride(0) == 0 == biases.stride(0)
 
-    def of(self, client: int, picture: Picture) -> FloatArray:
-        key = 0 if self._same else client, float(picture.background)
+    def of(self, client: int, samples: Strips) -> FloatArray:
+        key = 0 if self._same else client, samples.background
         if key not in self._known:
-            first, bias = self._firsts[client].numpy(), self._biases[client].numpy()
-            self._known[key] = base_of(first, bias, picture.background)
+            self._known[key] = samples.base(self._firsts[client].numpy(), self._biases[client].numpy())
         return self._known[key]
 
 

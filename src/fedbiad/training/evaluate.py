@@ -11,7 +11,7 @@ import torch
 
 from fedbiad.arrays import FloatArray, IntArray, Params
 from fedbiad.compiling import fast
-from fedbiad.models.base import WHOLE, Memory, Model
+from fedbiad.models.base import Memory, Model
 from fedbiad.models.heads import LANES, highest
 from fedbiad.training.batches import Batch
 from fedbiad.vector_math import exponential
@@ -52,7 +52,7 @@ def _judge(
     model: Model, params: Params, batch: Batch, top: int, memory: Memory | None
 ) -> tuple[float, float, float, float]:
     """Sums over one batch: loss, answers among the k likeliest, answers that are the likeliest, samples."""
-    outputs = model.forward(params, batch.inputs, {}, WHOLE, memory)[0]
+    outputs = model.answers(params, batch, memory)[0]
     targets = batch.targets[0]
     weight = torch.ones(len(targets)) if batch.weight is None else batch.weight[0]
     nll, ahead = (torch.from_numpy(found) for found in judged(outputs.numpy(), targets.numpy()))

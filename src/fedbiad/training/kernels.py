@@ -1,7 +1,4 @@
-"""The compiled local training of a network with one hidden layer, in its dual form: every client in one go.
-
-Loops run several rows at once because a compiler keeps sums in registers only where they stand side by side.
-"""
+"""The compiled local training of a network with one hidden layer, in its dual form: every client in one go."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import fast, part, strict
+from fedbiad.training.products import TILE, WIDTHS, row_1, row_16, row_64, tile_1, tile_16, tile_64
 from fedbiad.vector_math import exponential
 
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
@@ -28,7 +26,12 @@ def train(
     Of the units only the first `held[k]` are looked at.
     """
     clients, classes, units = w.shape
-    h, e = np.empty((batch + 1, units), p.dtype), np.empty((batch, classes), p.dtype)
+    h, back, e = (
+        np.empty((batch, units), p.dtype),
+        np.empty((batch, units), p.dtype),
+        np.empty((batch, classes), p.dtype),
+    )
+    rows, columns = classes * np.arange(batch), np.arange(classes)  # where they begin in e
     at = 0
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
@@ -38,11 +41,17 @@ def train(
         at += size * size
         for v in range(losses.shape[1]):
             chosen = visits[k, v * batch : (v + 1) * batch]
-            _forward(own_p, gram, own_a, h, chosen, size, held[k])
+            for r in range(batch):
+                h[r, : held[k]] = own_p[chosen[r], : held[k]]
+            _add_product(gram, size * chosen, 1, size, own_a, h, held[k])
+            _relu(h, held[k])
             _logits(h, own_w, b[k], e, scale[k], held[k])
-            losses[k, v] = _errors(e, targets[first:last], chosen, rate / batch)
+            losses[k, v] = _descent(e, targets[first:last], chosen, rate / batch)
             _shift(b[k], e, scale[k])
-            _descend(h, own_w, e, own_a, chosen, held[k])
+            back[:, : held[k]] = 0
+            _add_product(e, rows, 1, classes, own_w, back, held[k])
+            _add_where_active(back, h, own_a, chosen, held[k])
+            _add_product(e, columns, classes, batch, h, own_w, held[k])
 
 
 @strict
@@ -99,66 +108,69 @@ def exchange(
 
 
 @part
+def _add_product(
+    coefficients: FloatArray,
+    places: IntArray,
+    stride: int,
+    terms: int,
+    factors: FloatArray,
+    into: FloatArray,
+    held: int,
+) -> None:
+    """into[r] += sum over k < terms of coefficients[places[r] + k stride], flat, times factors[k]."""
+    r = 0
+    while r + TILE <= len(places):
+        at = 0
+        while at + WIDTHS[1] <= held:
+            tile_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            at += WIDTHS[1]
+        while at + WIDTHS[2] <= held:
+            tile_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            at += WIDTHS[2]
+        while at < held:
+            tile_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            at += 1
+        r += TILE
+    while r < len(places):
+        at = 0
+        while at + WIDTHS[1] <= held:
+            row_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            at += WIDTHS[1]
+        while at + WIDTHS[2] <= held:
+            row_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            at += WIDTHS[2]
+        while at < held:
+            row_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            at += 1
+        r += 1
+
+
+@part
+def _relu(h: FloatArray, held: int) -> None:
+    for r in range(len(h)):
+        for j in range(held):
+            h[r, j] = max(h[r, j], h.dtype.type(0))
+
+
+@part
 def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
-    """b <- b - the sum of e over the batch; e then takes the scale on, for the weights."""
+    """b <- b + the sum of e over the batch; e then takes the scale on, for the weights."""
     for c in range(len(b)):
         moved = b.dtype.type(0)
         for r in range(len(e)):
             moved += e[r, c]
             e[r, c] *= scale
-        b[c] -= moved
+        b[c] += moved
 
 
 @part
-def _forward(
-    p: FloatArray, gram: FloatArray, a: FloatArray, h: FloatArray, chosen: IntArray, size: int, held: int
-) -> None:
-    """h = relu(P + G A) of the chosen samples, five of them and four of A's rows at a time."""
-    zero = p.dtype.type(0)
-    batch = len(chosen)
-    for r in range(batch):
+def _add_where_active(back: FloatArray, h: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
+    """A <- A + [h > 0] back at the chosen samples; one may be there twice."""
+    zero = h.dtype.type(0)
+    for r in range(len(back)):
         x = chosen[r]
         for j in range(held):
-            h[r, j] = p[x, j]
-    r = 0
-    while r + 5 <= batch:
-        g0, g1, g2, g3, g4 = gram[chosen[r]], gram[chosen[r + 1]], gram[chosen[r + 2]], gram[chosen[r + 3]], gram[chosen[r + 4]]  # fmt: skip  # noqa: E501
-        i = 0
-        while i + 4 <= size:
-            k, m, n = i + 1, i + 2, i + 3
-            b00, b01, b02, b03 = g0[i], g0[k], g0[m], g0[n]
-            b10, b11, b12, b13 = g1[i], g1[k], g1[m], g1[n]
-            b20, b21, b22, b23 = g2[i], g2[k], g2[m], g2[n]
-            b30, b31, b32, b33 = g3[i], g3[k], g3[m], g3[n]
-            b40, b41, b42, b43 = g4[i], g4[k], g4[m], g4[n]
-            for j in range(held):
-                a0, a1, a2, a3 = a[i, j], a[k, j], a[m, j], a[n, j]
-                h[r, j] += b00 * a0 + b01 * a1 + b02 * a2 + b03 * a3
-                h[r + 1, j] += b10 * a0 + b11 * a1 + b12 * a2 + b13 * a3
-                h[r + 2, j] += b20 * a0 + b21 * a1 + b22 * a2 + b23 * a3
-                h[r + 3, j] += b30 * a0 + b31 * a1 + b32 * a2 + b33 * a3
-                h[r + 4, j] += b40 * a0 + b41 * a1 + b42 * a2 + b43 * a3
-            i += 4
-        while i < size:
-            b00, b10, b20, b30, b40 = g0[i], g1[i], g2[i], g3[i], g4[i]
-            for j in range(held):
-                h[r, j] += b00 * a[i, j]
-                h[r + 1, j] += b10 * a[i, j]
-                h[r + 2, j] += b20 * a[i, j]
-                h[r + 3, j] += b30 * a[i, j]
-                h[r + 4, j] += b40 * a[i, j]
-            i += 1
-        r += 5
-    while r < batch:
-        g0 = gram[chosen[r]]
-        for i in range(size):
-            b00 = g0[i]
-            for j in range(held):
-                h[r, j] += b00 * a[i, j]
-        r += 1
-    for r in range(batch):
-        for j in range(held):
-            h[r, j] = max(h[r, j], zero)
+            a[x, j] += back[r, j] if h[r, j] > zero else zero
 
 
 @part
@@ -191,12 +203,12 @@ def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, sca
 
 
 @part
-def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
-    """The mean loss; logits become rate times its gradient with respect to them."""
+def _descent(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
+    """The mean loss; logits become -rate times its gradient with respect to them."""
     batch, classes = e.shape
     zero = e.dtype.type(0)
     step = e.dtype.type(rate)
-    total = zero
+    total, weights = 0.0, 1.0
     for r in range(batch):
         highest = e[r, 0]
         for c in range(1, classes):
@@ -211,45 +223,15 @@ def _errors(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> 
         weight = zero
         for c in range(classes):
             weight += e[r, c]
-        total += np.log(weight)
+        weights *= weight
+        if weights > 1e200:  # one logarithm for many samples
+            total += np.log(weights)
+            weights = 1.0
         for c in range(classes):
-            e[r, c] *= step / weight
-        e[r, targets[chosen[r]]] -= step
-    mean: float = float(total) / batch
+            e[r, c] *= -step / weight
+        e[r, targets[chosen[r]]] += step
+    mean: float = (total + np.log(weights)) / batch
     return mean
-
-
-@part
-def _descend(h: FloatArray, w: FloatArray, e: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
-    """A <- A - [h > 0] (e W) at the chosen samples, then W <- W - e^T h."""
-    zero = h.dtype.type(0)
-    batch, classes = e.shape
-    for r in range(batch):
-        x = chosen[r]
-        c = 0
-        while c + 5 <= classes:
-            e0, e1, e2, e3, e4 = e[r, c], e[r, c + 1], e[r, c + 2], e[r, c + 3], e[r, c + 4]
-            for j in range(held):
-                back = e0 * w[c, j] + e1 * w[c + 1, j] + e2 * w[c + 2, j] + e3 * w[c + 3, j] + e4 * w[c + 4, j]
-                a[x, j] -= back if h[r, j] > zero else zero
-            c += 5
-        while c < classes:
-            e0 = e[r, c]
-            for j in range(held):
-                a[x, j] -= e0 * w[c, j] if h[r, j] > zero else zero
-            c += 1
-    for c in range(classes):
-        r = 0
-        while r + 5 <= batch:
-            e0, e1, e2, e3, e4 = e[r, c], e[r + 1, c], e[r + 2, c], e[r + 3, c], e[r + 4, c]
-            for j in range(held):
-                w[c, j] -= e0 * h[r, j] + e1 * h[r + 1, j] + e2 * h[r + 2, j] + e3 * h[r + 3, j] + e4 * h[r + 4, j]
-            r += 5
-        while r < batch:
-            e0 = e[r, c]
-            for j in range(held):
-                w[c, j] -= e0 * h[r, j]
-            r += 1
 
 
 @strict
