@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedbiad import compiled, streams
 from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad.increments import Offer
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Cohort:
     """Rows the server sent down [clients, rows]; None: all of them."""
     present: Pattern | None = None
     """Classes in each client's own data [clients, classes]; known to the clients alone."""
+    offer: Offer | None = None
+    """Increments that the server sends instead of U; None: U itself to everyone."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -32,7 +35,8 @@ class Cohort:
     def part(self, members: slice) -> Cohort:
         """Some of these clients, as the server knows them."""
         assigned = None if self.assigned is None else self.assigned[members]
-        return Cohort(self.seed, self.round, self.ids[members], assigned)
+        offer = None if self.offer is None else self.offer.part(members)
+        return Cohort(self.seed, self.round, self.ids[members], assigned, offer=offer)
 
     def only(self, members: npt.NDArray[np.bool_]) -> Cohort:
         """Those of the clients [clients]; what the server sent them is left aside."""

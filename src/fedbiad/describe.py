@@ -65,6 +65,10 @@ def describe_plan(plan: Plan, console: Console) -> None:
     console.print(uploads)
     if layout.words:
         console.print("at most: of the rows of words a client sends those in its data", highlight=False)
+    if plan.training.increments is not None:
+        size = megabytes(plan.training.increments * layout.num_weights * VALUE_BITS // 8)
+        console.print(f"download: at most; U is published in increments of {size}, of which clients fetch those they "
+                      "missed", highlight=False)  # fmt: skip
     for warning in warnings(plan):
         console.print(f"warning: {warning}", highlight=False)
 

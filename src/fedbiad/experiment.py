@@ -30,6 +30,7 @@ from fedbiad.models import CNN, LSTM, MLP, Model, TorchModule
 from fedbiad.network import Network, lttr, time_to_accuracy
 from fedbiad.plan import CORPORA, NO_WORDS, EnginePlan, Plan, TrainingPlan, selected_count, to_toml
 from fedbiad.plan_problems import key_problems_of, resolve
+from fedbiad.publishing import Publisher
 from fedbiad.rows import Layout
 from fedbiad.sending import Channel
 from fedbiad.server import RoundOutcome, Server, select_clients
@@ -195,7 +196,10 @@ def assemble(
     fresh = partial(method.init_client, layout)
     store: Store = FileStore(fresh, states) if engine.store == "disk" else MemoryStore(fresh)
     transport = _transport(engine, blocks, store, seed)
-    server = Server(method, layout, seed, selected, training.server_step, network, vote)
+    publisher = None
+    if training.increments is not None:
+        publisher = Publisher(layout, training.increments, training.lost_copies, engine.wire)
+    server = Server(method, layout, seed, selected, training.server_step, network, vote, publisher)
     return Experiment(model, data, transport, server, rounds, seed, evaluate_every, evaluate_last, top, engine.workers)
 
 

@@ -26,6 +26,17 @@ class RequestMessage:
     payload: Payload
 
 
+@dataclass(frozen=True, eq=False)
+class IncrementsMessage:
+    """Round r to client k instead of U_{r-1}: the increments that lead to it from the copy the client has."""
+
+    run: int
+    round: int
+    client: int
+    increments: tuple[bytes, ...]
+    """Oldest first, each as it was published (`wire.encode_increment`)."""
+
+
 @dataclass(frozen=True)
 class Report:
     """How a client's local training went."""

@@ -110,6 +110,11 @@ class TrainingPlan:
     absent_words: Softmax = "exact"
     """Words that a language model's client lacks stand in its softmax each by itself or, in half the time, together as
     one Gaussian term (`gaussian`); in local training alone: see docs/evidence.md."""
+    increments: Share | None = None
+    """Bytes of an increment of U, as a share of the model's: clients fetch the increments they missed, or the model if
+    that is smaller. None: always the model."""
+    lost_copies: Rate = 0.0
+    """The share of clients that have lost their copy of U when they are asked, and fetch the model."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +249,9 @@ def from_dict(raw: Mapping[str, Any], where: str = "plan") -> Plan:
         raise PlanError(problems + _cross_problems(raw), where) from None
     problems = method_problems(plan.method, plan.dropout_rate, plan.methods, plan.compressors)
     problems += _cross_problems(raw)
+    if not problems and plan.training.increments is not None and plan.resolved_method().assigns_rows:
+        problems.append(f"training.increments does not fit {plan.method}: its server sends a client some rows alone, "
+                        "and increments are of the whole model; leave it out")  # fmt: skip
     if problems:
         raise PlanError(problems, where)
     return plan
@@ -270,6 +278,8 @@ def warnings(plan: Plan) -> list[str]:
         found.append(f"engine.workers = {engine.workers} has no effect on Ray, which uses every CPU of its cluster")
     if engine.transport == "local" and engine.address is not None:
         found.append(f"engine.address = {engine.address!r} has no effect without engine.transport = 'ray'")
+    if plan.training.lost_copies and plan.training.increments is None:
+        found.append("training.lost_copies has no effect without training.increments: clients fetch the model anyway")
     method = plan.resolved_method()
     if isinstance(method, FedBIAD):
         V, tau = plan.training.iterations, method.interval

@@ -20,7 +20,8 @@ from fedbiad.client import Trained
 from fedbiad.cohort import Cohort
 from fedbiad.compressors.base import Compressor, Room, Segment
 from fedbiad.errors import UpdateError, WireError
-from fedbiad.messages import ReplyMessage, Report, RequestMessage
+from fedbiad.increments import Offer, applied
+from fedbiad.messages import IncrementsMessage, ReplyMessage, Report, RequestMessage
 from fedbiad.network import Network
 from fedbiad.payloads import VALUE_BITS, Dense, Float32, Payload
 from fedbiad.rows import Layout
@@ -87,20 +88,42 @@ class Channel:
             for client, pattern, count in zip(cohort.ids, patterns, kept, strict=True)
         ]
         counts = self._counts([VALUE_BITS * count for count in kept], patterns, encoded)
+        if cohort.offer is not None:
+            counts = _with_increments(counts, cohort, cohort.offer)
         if not self.wired:
             return {name: value.unsqueeze(0).expand(len(cohort), *value.shape) for name, value in u.items()}, counts
         flat = flatten(self.layout, u)
         received = []
-        for client, pattern in zip(cohort.ids, patterns, strict=True):
-            payload = Payload((Dense(flat[_kept(self.layout, pattern)]),), difference=False)
-            request = RequestMessage(self.run, cohort.round, client, pattern, payload)
-            got = wire.decode_request(
-                wire.encode_request(self.layout, request), self.layout, self.run, cohort.round, client
-            )
-            full = np.zeros_like(flat)
-            full[_kept(self.layout, got.pattern)] = got.payload.values()
-            received.append(full)
+        for i, (client, pattern) in enumerate(zip(cohort.ids, patterns, strict=True)):
+            missed, copy = self._missed(cohort.offer, i)
+            if missed:
+                data = wire.encode_increments(IncrementsMessage(self.run, cohort.round, client, missed))
+            else:
+                payload = Payload((Dense(flat[_kept(self.layout, pattern)]),), difference=False)
+                request = RequestMessage(self.run, cohort.round, client, pattern, payload)
+                data = wire.encode_request(self.layout, request)
+            received.append(self.receive(data, cohort.round, client, copy))
         return unflatten(self.layout, np.stack(received)), counts
+
+    def receive(self, data: bytes, round_: int, client: int, copy: Float32 | None) -> Float32:
+        """U as a client has it after a request [N]: from the message alone, or from its own copy and increments."""
+        if not wire.carries_increments(data):
+            got = wire.decode_request(data, self.layout, self.run, round_, client)
+            full = np.zeros(self.layout.num_weights, dtype=np.float32)
+            full[_kept(self.layout, got.pattern)] = got.payload.values()
+            return full
+        missed = wire.decode_increments(data, self.run, round_, client).increments
+        if copy is None:
+            raise WireError(f"client {client} has no copy that increments lead on from: it must ask for the model")
+        return applied(copy, (wire.decode_increment(one, self.layout) for one in missed))
+
+    def _missed(self, offer: Offer | None, i: int) -> tuple[tuple[bytes, ...], Float32 | None]:
+        """What one client is sent of the increments, and its own copy: what those before made of the oldest."""
+        if offer is None or offer.oldest is None or not offer.counts[i]:
+            return (), None
+        count = int(offer.counts[i])
+        before = (wire.decode_increment(one, self.layout) for one in offer.increments[:-count])
+        return offer.increments[-count:], applied(offer.oldest, before)
 
     # ------------------------------------------------------------------ up
 
@@ -245,6 +268,16 @@ class Channel:
         some = [pattern for pattern in patterns if pattern is not None]
         counted = iter(self.layout.kept_weights(np.stack(some)).tolist() if some else [])
         return [self.layout.num_weights if pattern is None else next(counted) for pattern in patterns]
+
+
+def _with_increments(counts: Counts, cohort: Cohort, offer: Offer) -> Counts:
+    """The same, but for clients that are sent increments."""
+    paper, encoded = counts.paper.copy(), counts.encoded.copy()
+    for i in np.flatnonzero(offer.counts).tolist():
+        last = slice(-int(offer.counts[i]), None)
+        paper[i] = -(-int(offer.bits[last].sum()) // 8)
+        encoded[i] = wire.increments_size(cohort.round, cohort.ids[i], offer.lengths[last].tolist())
+    return Counts(paper, encoded)
 
 
 def _losses(trained: Trained) -> npt.NDArray[np.float64]:

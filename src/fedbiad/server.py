@@ -16,6 +16,7 @@ from fedbiad.cohort import Cohort
 from fedbiad.errors import RunError
 from fedbiad.methods.base import Method, Reports
 from fedbiad.network import Network, slowest_seconds
+from fedbiad.publishing import Publisher
 from fedbiad.rows import Layout
 from fedbiad.transports.base import Counts, Request, Transport, Updates
 
@@ -32,19 +33,25 @@ class Server:
     network: Network = field(default_factory=Network)
     vote: Aggregation | None = None
     """Takes the place of the method's mean where clients send votes."""
+    publisher: Publisher | None = None
+    """Publishes increments of U; None: clients fetch U itself, every round."""
 
     def aggregate(
         self, transport: Transport, u: Params, start: int, rounds: int, state: ServerState | None = None
     ) -> Iterator[RoundOutcome]:
         """Rounds start+1 .. R from U_start; line numbers are those of Algorithm 1."""
         state = self.method.init_server(self.layout) if state is None else state
+        publisher, published = self.publisher, None
+        if publisher is not None:
+            state, published = publisher.split(state, u)
         mean = self.vote or AGGREGATIONS[self.method.aggregation]
         for r in range(start + 1, rounds + 1):  # line 1
             began = time.perf_counter()
             chosen = Cohort(self.seed, r, select_clients(self.seed, r, transport.num_clients, self.selected))  # line 2
             assigned = self.method.assign(self.layout, chosen, state, u)
+            offer = publisher.offer(published, chosen) if publisher and published else None
             tally, sums = Tally(self.layout, self.network, self.seed), SumTree()
-            for updates in transport.exchange(Request(r, u, chosen.ids, assigned)):  # lines 3-6
+            for updates in transport.exchange(Request(r, u, chosen.ids, assigned, offer)):  # lines 3-6
                 arrived = time.perf_counter()
                 tally.add(updates)
                 if updates.total is not None:
@@ -53,10 +60,15 @@ class Server:
             finishing = time.perf_counter()
             if sums.empty or (total := sums.finish()).weight == 0:
                 raise RunError(_all_failed(r, tally.failed))
-            u = server_step(u, mean.finish(total, u), self.server_step)  # line 7
-            state = self.method.observe(self.layout, state, tally.reports())
+            stepped = server_step(u, mean.finish(total, u), self.server_step)  # line 7
+            reports = tally.reports()
+            if publisher and published:
+                stepped, published = publisher.publish(published, u, stepped, r, reports.ids)
+            u = stepped
+            state = self.method.observe(self.layout, state, reports)
             tally.aggregation += time.perf_counter() - finishing
-            yield RoundOutcome(r, u, state, tally, time.perf_counter() - began)
+            known = {**state, **(published.arrays() if published else {})}
+            yield RoundOutcome(r, u, known, tally, time.perf_counter() - began)
 
 
 @dataclass(frozen=True)

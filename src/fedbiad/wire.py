@@ -2,6 +2,7 @@
 
     "FB", version, flags | run, round, client | report | pattern | words | parts, plain | range-coded stream | checksum
 
+A request carries U, or the increments of it that its client missed, each with parts and a stream of its own.
 The receiver knows the layout, the run and what it asked for; all that a message declares is checked against that, and
 against the bytes that are there, before anything is allocated. Nothing is unpickled.
 """
@@ -9,6 +10,7 @@ against the bytes that are there, before anything is allocated. Nothing is unpic
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import xxhash
@@ -17,16 +19,17 @@ from fedbiad.coding import Sink, Source, get_pattern, get_payload, pattern_bytes
 from fedbiad.coding.parts import KeptShapes
 from fedbiad.coding.sink import Chunk, chunk_size, varint, varint_size
 from fedbiad.errors import WireError
-from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
-from fedbiad.payloads import Dense, Payload
+from fedbiad.messages import IncrementsMessage, ReplyMessage, Report, RequestMessage, Rows
+from fedbiad.payloads import Dense, Multiples, Payload
 from fedbiad.rows import Layout
 
 MAGIC = b"FB"
 VERSION = 1
 REPLY, DIFFERENCE, CHECKED, NOISY = 1, 2, 16, 32
 PATTERN_SHIFT, WORDS_SHIFT, PATTERN_MODES = 2, 6, 3
-"""Flags: bit 0 reply, bit 1 the payload is a difference, bits 2-3 how the pattern is coded (0: not sent), bits 4 and 5
-in a reply: counts of checks, of noise follow, bits 6-7 in a reply: how the client's words are coded (0: not sent)."""
+"""Flags: bit 0 reply, bit 1 the payload is a difference (a request: increments), bits 2-3 how the pattern is coded (0:
+not sent), bits 4 and 5 in a reply: counts of checks, of noise follow, bits 6-7 in a reply: how the client's words are
+coded (0: not sent)."""
 CHECKSUM_BYTES = 4
 LEAST = len(MAGIC) + 2 + 4 + CHECKSUM_BYTES
 MOST = 2**32 - 1
@@ -37,6 +40,26 @@ MOST_NOISE = 2**63 - 1
 def encode_request(layout: Layout, message: RequestMessage) -> bytes:
     """The bytes of a request."""
     return _seal(_request_chunks(layout, message))
+
+
+def encode_increment(layout: Layout, payload: Payload) -> bytes:
+    """The bytes of an increment of U, published once for all clients: length of the coded stream, parts, stream."""
+    body = Sink()
+    put_payload(body, payload, _kept_shapes(layout, None))
+    coded = body.coded()
+    return b"".join(_buffers([varint(len(coded)), *body.plain, coded]))
+
+
+def encode_increments(message: IncrementsMessage) -> bytes:
+    """The bytes of a request with the increments that a client missed."""
+    head = _head(DIFFERENCE, message.run, message.round, message.client) + varint(len(message.increments))
+    return _seal([head, *(part for one in message.increments for part in (varint(len(one)), one))])
+
+
+def increments_size(round_: int, client: int, lengths: Sequence[int]) -> int:
+    """len(encode_increments(...)) for increments of these lengths."""
+    told = varint_size(round_) + varint_size(client) + varint_size(len(lengths))
+    return LEAST + told + sum(varint_size(length) + length for length in lengths)
 
 
 def encode_reply(layout: Layout, message: ReplyMessage, assigned: Rows | None = None) -> bytes:
@@ -70,6 +93,29 @@ def decode_request(
     if payload.difference or len(payload.parts) != 1 or not isinstance(payload.parts[0], Dense):
         raise WireError("a request must carry the parameters themselves, in one dense part")
     return RequestMessage(found_run, found_round, found_client, pattern, payload)
+
+
+def carries_increments(data: bytes) -> bool:
+    """Whether a request is one of increments, as far as it says so."""
+    return data[3:4] == bytes([DIFFERENCE])
+
+
+def decode_increments(data: bytes, run: int, round_: int | None = None, client: int | None = None) -> IncrementsMessage:
+    """The request of increments in `data`; WireError says why there is none. None: any round or client will do."""
+    source, flags, (found_run, found_round, found_client) = _open(data, False, run, round_, client)
+    if flags != DIFFERENCE:
+        raise WireError("increments must be a difference to the whole of U")
+    return IncrementsMessage(found_run, found_round, found_client, _increments(source, found_round))
+
+
+def decode_increment(data: bytes, layout: Layout) -> Payload:
+    """The increment in `data`; WireError says why there is none."""
+    source = Source(memoryview(data))
+    source.split(source.varint("the length of the coded stream", source.left))
+    payload = _payload(source, _kept_shapes(layout, None), DIFFERENCE)
+    if len(payload.parts) != 1 or not isinstance(payload.parts[0], Multiples):
+        raise WireError("an increment must carry multiples of a step, in one part")
+    return payload
 
 
 def decode_reply(
@@ -170,8 +216,6 @@ def _chunks(
     message: RequestMessage | ReplyMessage, told: bytes, flags: int, present: Rows | None, shapes: KeptShapes
 ) -> list[Chunk]:
     """Everything but the checksum, in order; large arrays are not copied."""
-    if not 0 <= message.run <= MOST:
-        raise WireError(f"the run's number {message.run} does not fit 32 bits")
     body = Sink()
     if message.pattern is not None:
         flags |= put_pattern(body, message.pattern) << PATTERN_SHIFT
@@ -180,9 +224,14 @@ def _chunks(
     put_payload(body, message.payload, shapes)
     flags |= DIFFERENCE * message.payload.difference
     coded = body.coded()
-    head = MAGIC + bytes([VERSION, flags]) + struct.pack("<I", message.run)
-    head += varint(message.round) + varint(message.client) + told + varint(len(coded))
+    head = _head(flags, message.run, message.round, message.client) + told + varint(len(coded))
     return [head, *body.plain, coded]
+
+
+def _head(flags: int, run: int, round_: int, client: int) -> bytes:
+    if not 0 <= run <= MOST:
+        raise WireError(f"the run's number {run} does not fit 32 bits")
+    return MAGIC + bytes([VERSION, flags]) + struct.pack("<I", run) + varint(round_) + varint(client)
 
 
 def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
@@ -191,13 +240,15 @@ def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
 
 def _seal(chunks: list[Chunk]) -> bytes:
     """The chunks joined, and the checksum over them: one copy."""
-    buffers = [
-        chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).view(np.uint8).data for chunk in chunks
-    ]
+    buffers = _buffers(chunks)
     state = xxhash.xxh3_64()
     for buffer in buffers:
         state.update(buffer)
     return b"".join([*buffers, _checksum(state.intdigest())])
+
+
+def _buffers(chunks: list[Chunk]) -> list[bytes | memoryview]:
+    return [chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).view(np.uint8).data for chunk in chunks]
 
 
 def _checksum(digest: int) -> bytes:
@@ -240,6 +291,16 @@ def _open(
     if client is not None and found_client != client:
         raise WireError(f"client {found_client}, not {client}")
     return source, flags, (found_run, found_round, found_client)
+
+
+def _increments(source: Source, round_: int) -> tuple[bytes, ...]:
+    """The increments of a request, from U_0 on at most: not yet read, but each as long as it says."""
+    found = []
+    for _ in range(source.varint("the number of increments", min(round_ - 1, source.left), 1)):
+        length = source.varint("the length of an increment", source.left, 1)
+        found.append(bytes(source.take(length, "an increment")))
+    source.finish()
+    return tuple(found)
 
 
 def _pattern(source: Source, layout: Layout, flags: int, assigned: Rows | None) -> Rows | None:

@@ -38,6 +38,10 @@ class AFD(RowDropout):
             loss=np.zeros(()), recorded=np.zeros((), np.bool_), active=rows.astype(np.bool_), score=rows
         )
 
+    @property
+    def assigns_rows(self) -> bool:
+        return True
+
     def assign(self, layout: Layout, cohort: Cohort, server: ServerState, u: Params) -> Pattern | None:
         """The recorded sub-model, else one drawn in proportion to the scores: uniformly while there are none."""
         owners, owner = np.unique(self._owners(cohort.ids), return_inverse=True)

@@ -71,6 +71,11 @@ class Method:
 
     # ------------------------------------------------------------------ on the server
 
+    @property
+    def assigns_rows(self) -> bool:
+        """Whether the server sends each client some rows alone."""
+        return False
+
     def init_server(self, layout: Layout) -> ServerState:
         """What the server remembers before the first round."""
         return {}

@@ -14,5 +14,9 @@ from fedbiad.rows import Layout
 class FedDrop(RowDropout):
     """A fixed number of rows drawn by the server and held for the whole round; the mean over the holders of a row."""
 
+    @property
+    def assigns_rows(self) -> bool:
+        return True
+
     def assign(self, layout: Layout, cohort: Cohort, server: ServerState, u: Params) -> Pattern | None:
         return self.draw_each(layout, cohort)

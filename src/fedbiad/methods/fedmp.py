@@ -51,6 +51,10 @@ class FedMP(RowDropout):
             own = ratios[np.searchsorted(kept, cohort.assigned.sum(1))]
         return 1.0 / (1.0 - own)
 
+    @property
+    def assigns_rows(self) -> bool:
+        return self.chosen_by == "server"
+
     def init_server(self, layout: Layout) -> ServerState:
         if self.chosen_by == "client":
             return {}

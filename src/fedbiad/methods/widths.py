@@ -51,6 +51,10 @@ class NestedWidths(Method):
         drawn = [streams.stream(cohort.seed, round_, client, "tier").choice(levels, p=chances) for client in cohort.ids]
         return np.array(drawn, dtype=np.float64)
 
+    @property
+    def assigns_rows(self) -> bool:
+        return True
+
     def assign(self, layout: Layout, cohort: Cohort, server: ServerState, u: Params) -> Pattern | None:
         """Each client is sent the sub-model of its tier."""
         return nested(layout, self.tiers(cohort))

@@ -10,6 +10,8 @@ import numpy as np
 
 from fedbiad.aggregation import Total
 from fedbiad.arrays import FloatArray, IntArray, Params, Pattern
+from fedbiad.cohort import Cohort
+from fedbiad.increments import Offer
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,11 @@ class Request:
     u: Params
     ids: tuple[int, ...]
     assigned: Pattern | None = None
+    offer: Offer | None = None
+
+    def cohort(self, seed: int) -> Cohort:
+        """The clients asked, as the server knows them."""
+        return Cohort(seed, self.round, self.ids, self.assigned, offer=self.offer)
 
 
 @dataclass(frozen=True)

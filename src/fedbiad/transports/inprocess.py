@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedbiad.cohort import Cohort
 from fedbiad.state import Store
 from fedbiad.transports.base import Request, Updates
 from fedbiad.transports.block import BlockTraining
@@ -28,7 +27,7 @@ class InProcess:
         """Nothing was started."""
 
     def exchange(self, request: Request) -> Iterator[Updates]:
-        asked = Cohort(self.seed, request.round, request.ids, request.assigned)
+        asked = request.cohort(self.seed)
         for start in range(0, len(request.ids), self.block):
             cohort = asked.part(slice(start, start + self.block))
             updates, states = self.training.train(request.u, cohort, self.store.lend(cohort.ids))

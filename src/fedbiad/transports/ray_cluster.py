@@ -70,7 +70,7 @@ class RayCluster:
 
     def exchange(self, request: Request) -> Iterator[Updates]:
         """Train the branches on the nodes; yield their blocks in order."""
-        asked = Cohort(self.seed, request.round, request.ids, request.assigned)
+        asked = request.cohort(self.seed)
         blocks = [asked.part(slice(i, i + self.block)) for i in range(0, len(asked), self.block)]
         cpus = self._cpus()
         cut = self.cut or Cut.fitting(len(blocks), list(cpus.values()))

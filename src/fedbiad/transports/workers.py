@@ -62,7 +62,7 @@ class Workers:
     def exchange(self, request: Request) -> Iterator[Updates]:
         """Train the blocks side by side; yield them in order."""
         self._share(request.u)
-        asked = Cohort(self.seed, request.round, request.ids, request.assigned)
+        asked = request.cohort(self.seed)
         cohorts = [asked.part(slice(i, i + self.block)) for i in range(0, len(asked), self.block)]
         waiting, done = deque(range(len(cohorts))), dict[int, _Trained]()
         deaths = 0
