@@ -220,7 +220,7 @@ class TestPublishing:
                 assert copies[k].tobytes() == flat.tobytes()
             received, _ = CHANNEL.download(u, Cohort(0, r, ids, offer=offer))  # the same from the oldest copy
             assert all(torch.equal(received[name][i], u[name]) for name in u for i in range(len(ids)))
-            stepped = params(flat + changes(r) * np.float32(0.1))
+            stepped = params(flat + changes(r))
             u, published = publisher.publish(published, u, stepped, r, ids)
         assert kinds == ({True, False} if budget < 1 else {False} | kinds)
 
