@@ -10,7 +10,7 @@ import xxhash
 
 from fedbiad import wire
 from fedbiad.errors import WireError
-from fedbiad.messages import ReplyMessage, Report, RequestMessage, Rows
+from fedbiad.messages import IncrementsMessage, ReplyMessage, Report, RequestMessage, Rows
 from fedbiad.models import MLP
 from fedbiad.payloads import Dense, Half, Levels, Multiples, Part, Payload, Signs, Sparse, Ternary
 from fedbiad.rows import Layout, RowGroup, Slice
@@ -29,10 +29,12 @@ class Case:
     reply: bool
     assigned: Rows | None = None
 
-    def decode(self, data: bytes) -> RequestMessage | ReplyMessage:
+    def decode(self, data: bytes) -> RequestMessage | ReplyMessage | IncrementsMessage:
         """Read `data` as the receiver of this message would."""
         if self.reply:
             return wire.decode_reply(data, self.layout, RUN, ROUND, CLIENT, self.assigned)
+        if wire.carries_increments(data):
+            return wire.decode_increments(data, RUN, ROUND, CLIENT)
         return wire.decode_request(data, self.layout, RUN, ROUND, CLIENT)
 
 
@@ -123,6 +125,12 @@ def _corpus(rng: np.random.Generator) -> Iterator[Case]:
         for name, payload in parts(kept, rng).items():
             yield Case(name, wire.encode_reply(units, reply_of(payload), assigned), units, True, assigned)
     yield from _worded_corpus(rng)
+    coded = [
+        wire.encode_increment(units, Payload((part,), True)) for part in multiples(units.num_weights, rng).values()
+    ]
+    for missed in (coded[:1], coded[1:2], coded):
+        message = IncrementsMessage(RUN, ROUND, CLIENT, tuple(missed))
+        yield Case("increments", wire.encode_increments(message), units, False)
 
 
 def _worded_corpus(rng: np.random.Generator) -> Iterator[Case]:
@@ -177,15 +185,21 @@ def outcome(case: Case, data: bytes) -> str | None:
     """Why the receiver refuses `data`; None: accepted, and then everything promised of a message holds."""
     try:
         message = case.decode(data)
+        check(case, message)
     except WireError as error:
         return str(error)
-    check(case, message)
     return None
 
 
-def check(case: Case, message: RequestMessage | ReplyMessage) -> None:
-    """What holds of every accepted message, whoever sent it."""
+def check(case: Case, message: RequestMessage | ReplyMessage | IncrementsMessage) -> None:
+    """What holds of every accepted message, whoever sent it; increments that cannot be read are refused here."""
     assert (message.run, message.round, message.client) == (RUN, ROUND, CLIENT)
+    if isinstance(message, IncrementsMessage):
+        for increment in message.increments:
+            values = wire.decode_increment(increment, case.layout).values()
+            assert values.shape == (case.layout.num_weights,)
+            assert np.isfinite(values).all()
+        return
     rows = case.assigned if message.pattern is None else message.pattern
     if rows is not None:
         assert rows.shape == (case.layout.num_rows,)
@@ -218,4 +232,5 @@ def check(case: Case, message: RequestMessage | ReplyMessage) -> None:
     else:
         again = wire.encode_request(case.layout, message)
     same = case.decode(again)
+    assert not isinstance(same, IncrementsMessage)
     np.testing.assert_array_equal(same.payload.values(), values)

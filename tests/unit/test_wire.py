@@ -15,7 +15,7 @@ import wire_samples as samples
 from fedbiad import wire
 from fedbiad.coding.sink import varint
 from fedbiad.errors import FedbiadError, WireError
-from fedbiad.messages import ReplyMessage, Report, RequestMessage
+from fedbiad.messages import IncrementsMessage, ReplyMessage, Report, RequestMessage
 from fedbiad.models import MLP
 from fedbiad.payloads import Dense, Half, Levels, Part, Payload, Signs, Sparse, Ternary
 from fedbiad.rows import Layout, RowGroup, Slice
@@ -52,6 +52,10 @@ def test_every_kind_of_message_comes_back(case: Case) -> None:
         assert wire.reply_size(case.layout, message, case.assigned) == len(case.data)
         assert message.report == samples.REPORT
         assert message.samples == 60
+    elif isinstance(message, IncrementsMessage):
+        assert wire.encode_increments(message) == case.data
+        lengths = [len(increment) for increment in message.increments]
+        assert wire.increments_size(message.round, message.client, lengths) == len(case.data)
     else:
         assert wire.encode_request(case.layout, message) == case.data
 
