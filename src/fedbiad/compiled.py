@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.compiling import strict, strict_part
+from fedbiad.compiling import fast, strict, strict_part
 
 Keys = npt.NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -19,6 +19,16 @@ def accumulate(total: FloatArray, change: FloatArray, weight: float) -> None:
     w = total.dtype.type(weight)
     for j in range(len(total)):
         total[j] += w * change[j]
+
+
+@fast
+def squared_distance(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
+    """||one - other||^2 of flat arrays, in float64."""
+    total = 0.0
+    for j in range(len(one)):
+        difference = np.float64(one[j]) - np.float64(other[j])
+        total += difference * difference
+    return total
 
 
 @strict

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedbiad import wire
+from fedbiad import compiled, wire
 from fedbiad.aggregation import Total, count_known, sum_block
 from fedbiad.arrays import ClientState, IntArray, Params, Pattern
 from fedbiad.client import Trained
@@ -149,7 +150,8 @@ class Channel:
             members.append(i)
             replies.append((reply, size))
             changes.append(self._arrived(reply, cohort, i))
-            errors.append(np.square(np.subtract(changes[-1][change.where], change.delta, dtype=np.float64)).sum())
+            got = changes[-1] if change.where is self._everywhere else changes[-1][change.where]
+            errors.append(compiled.squared_distance(got, change.delta))
         chosen = np.array(members, dtype=np.int64)
         flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
         weights, pattern = [senders.weights[i] for i in members], trained.pattern[chosen]
@@ -209,8 +211,16 @@ class Channel:
 
     def change(self, trained: Trained, i: int, senders: Senders) -> Change:
         """What one client learned in the rows it uploads."""
-        where = np.flatnonzero(self.layout.sent.kept_entries(self._sent(trained.pattern[i], _words(senders, i))))
-        return Change(flatten(self.layout, trained.learned.change(i, trained.pattern[i]))[where], where)
+        sent = self._sent(trained.pattern[i], _words(senders, i))
+        learned = flatten(self.layout, trained.learned.change(i, trained.pattern[i]))
+        if sent.all():
+            return Change(learned, self._everywhere)
+        where = np.flatnonzero(self.layout.sent.kept_entries(sent))
+        return Change(learned[where], where)
+
+    @cached_property
+    def _everywhere(self) -> IntArray:
+        return np.arange(self.layout.num_weights)
 
     def reply(
         self, cohort: Cohort, trained: Trained, i: int, senders: Senders, change: Change
