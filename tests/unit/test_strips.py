@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -90,3 +94,26 @@ def test_a_network_judges_pictures_as_anything_else(share: float) -> None:
     assert (batch.strips() is None) == (share == 1.0)
     params = {name: value.unsqueeze(0) for name, value in model.init(np.random.default_rng(5)).items()}
     torch.testing.assert_close(model.answers(params, batch), model.forward(params, batch.inputs, {}))
+
+
+def test_what_was_found_out_is_kept_up_to_its_limit() -> None:
+    derived, found = Derived(3 * 1256), list[int]()
+
+    def look(client: int) -> FloatArray:
+        found.append(client)
+        return np.full(125, float(client))  # 1000 bytes, and what an entry takes
+
+    for client in (0, 1, 2, 0, 3, 0, 1):
+        assert derived.of("number", client, partial(look, client))[0] == client
+    assert found == [0, 1, 2, 3, 1]  # 1 was used longest ago when 3 came; 2 gave way to 1
+    assert derived.of("another", 0, lambda: "of the same client") == "of the same client"
+    elsewhere = pickle.loads(pickle.dumps(derived))
+    elsewhere.of("number", 0, lambda: look(0))
+    assert found == [0, 1, 2, 3, 1, 0]  # another process begins with none
+
+
+def test_several_threads_may_ask() -> None:
+    derived = Derived(2000)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(derived.of, "square", n % 5, lambda n=n: np.full(60, (n % 5) ** 2)) for n in range(4000)]
+    assert [int(one.result()[0]) for one in asked] == [(n % 5) ** 2 for n in range(4000)]

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -51,22 +52,30 @@ Found = TypeVar("Found")
 
 
 class Derived:
-    """What was found out of clients' samples, the last used kept; `limit` is how many bytes of it."""
+    """What was found out of clients' samples, the last used kept; `limit` is how many bytes of it.
+
+    Several threads may ask.
+    """
 
     def __init__(self, limit: int = 256 << 20) -> None:
         self._limit, self._held, self._kept = limit, 0, OrderedDict[tuple[str, int], Any]()
+        self._lock = Lock()
 
     def of(self, what: str, first: int, find: Callable[[], Found]) -> Found:
         """`find()`, known by its name and the client's first sample."""
         key = what, first
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            known: Found = self._kept[key]
-            return known
-        found = self._kept[key] = find()
-        self._held += _size(found)
-        while self._held > self._limit:
-            self._held -= _size(self._kept.popitem(last=False)[1])
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                known: Found = self._kept[key]
+                return known
+        found = find()
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = found
+                self._held += _size(found)
+            while self._held > self._limit:
+                self._held -= _size(self._kept.popitem(last=False)[1])
         return found
 
     def __reduce__(self) -> tuple[type[Derived], tuple[int]]:
