@@ -173,8 +173,23 @@ def table(todo: Sequence[Cell]) -> list[dict[str, Any]]:
             **{key: _mean_counts([summary[key] for summary in found]) for key in COUNTS},
             "time_to_accuracy": _mean(found, "time_to_accuracy", all_needed=True),
             "target_accuracy": found[0]["target_accuracy"],
+            "lowest_loss": _mean_of([lowest_loss(RunDir(cell.path).records()) for cell in own]),
         })  # fmt: skip
     return rows
+
+
+def lowest_loss(records: Sequence[Record]) -> dict[str, float] | None:
+    """The least loss of the rounds that were judged, and the round."""
+    judged = [record for record in records if record["loss"] is not None]
+    if not judged:
+        return None
+    best = min(judged, key=lambda record: float(record["loss"]))
+    return {"loss": float(best["loss"]), "round": float(best["round"])}
+
+
+def _mean_of(found: Sequence[dict[str, float] | None]) -> dict[str, float] | None:
+    known = [one for one in found if one is not None]
+    return {key: float(np.mean([one[key] for one in known])) for key in known[0]} if known else None
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def section(result: Result) -> list[str]:
     lines += _paragraph(
         f"{plan['rounds']} rounds, {plan['data']['clients']} clients, p = {plan['dropout_rate']}{inputs}; seed"
         f"{'s' if len(result['seeds']) > 1 else ''} {', '.join(map(str, result['seeds']))}, {spread} last round's test "
-        f"accuracy{f' (top {top})' if top > 1 else ''}. Learning rate of every method from the same "
+        f"accuracy{f' (top {top})' if top > 1 else ''}. {_model(plan)}Learning rate of every method from the same "
         f"{len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}){also}: best {judged} "
         f"{search['rounds']} rounds on validation data, seed {search['seed']}. Upload and download of one "
         f"client and round: `paper` counts 32-bit values, 64-bit positions and 1-bit labels, `encoded` is the length "
@@ -149,9 +150,34 @@ def section(result: Result) -> list[str]:
             "paper's links (slowest client and aggregation); - where a seed never got there."
         )
     notes += " A learning rate with * is at the end of the grid."
+    if top > 1:
+        notes += _overfitted(result["rows"])
     missing = PRINTED.get((result["table"], result["data"]), {}).keys() - {row["label"] for row in result["rows"]}
     notes += f" Not run: {', '.join(sorted(missing))}." if missing else ""
     return [*lines, "", *_paragraph(notes), "", *_order(result), ""]
+
+
+def _overfitted(rows: Sequence[Result]) -> str:
+    """Whose loss on test data was clearly lower before the end."""
+    lowest = [(row, row["lowest_loss"]) for row in rows if row.get("lowest_loss") is not None]
+    found = [f"{row['label']} {best['loss']:.3f} in round {best['round']:.0f}" for row, best in lowest
+             if best["loss"] < 0.995 * row["loss"]]  # fmt: skip
+    if not lowest:
+        return ""
+    return f" NLL was lower before the end: {', '.join(found)}." if found else " No NLL was lower before the end."
+
+
+def _model(plan: Result) -> str:
+    """A language model and its local training, in words."""
+    model = plan.get("model", {})
+    if model.get("name") != "lstm":
+        return ""
+    data, training = plan["data"], plan["training"]
+    words = "" if data.get("vocabulary") is None else f", the {data['vocabulary']:,} most frequent words"
+    return (
+        f"LSTM of {model['layers']} x {model['hidden'][0]}, embedding {model['embedding']}{words}; "
+        f"{training['iterations']} local iterations of {training['batch']} x {data['bptt']} tokens. "
+    )
 
 
 def _cells(result: Result, row: Result) -> list[tuple[str, str]]:

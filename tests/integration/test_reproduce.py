@@ -11,7 +11,7 @@ import pytest
 
 from fedbiad import reproduce as reproduction
 from fedbiad import results, tables
-from fedbiad.compare import Cell
+from fedbiad.compare import Cell, lowest_loss
 from fedbiad.errors import DataError, PlanError
 from fedbiad.picture import frontier_picture
 from fedbiad.reproduce import Reproduction, reproduce
@@ -132,6 +132,23 @@ class TestPage:
         assert "best loss after 10 rounds" in text.replace("\n", " ")
         assert "| 28.54 ± 0.15 | 27.70 ± 0.00 | 27.70 ± 0.00 | 5.620 | 276 | 20* | 2 |" in text
         assert "TTA" not in text
+        assert "before the end" not in text  # not known
+
+    def test_language_tells_its_model_and_who_has_overfitted(self) -> None:
+        rows = [row(label, 0.4, 0.0, loss=4.5, server_step=1.0, lowest_loss={"loss": lowest, "round": 12.0})
+                for label, lowest in (("FedAvg", 4.4), ("FedDrop", 4.49))]  # fmt: skip
+        found = result(rows)
+        found["table"], found["data"], found["seeds"] = "heavy", "ptb", [0]
+        found["plan"] = {
+            "rounds": 20, "dropout_rate": 0.5, "top": 3, "training": {"iterations": 116, "batch": 20},
+            "data": {"clients": 100, "vocabulary": 2000, "bptt": 20},
+            "model": {"name": "lstm", "hidden": [128], "embedding": 128, "layers": 2},
+        }  # fmt: skip
+        text = " ".join(section(found))
+        assert "LSTM of 2 x 128, embedding 128, the 2,000 most frequent words; 116 local iterations of 20 x 20" in text
+        assert "NLL was lower before the end: FedAvg 4.400 in round 12." in text
+        rows[0]["lowest_loss"] = None
+        assert "No NLL was lower before the end." in " ".join(section(found))
 
     @pytest.mark.parametrize(("ours", "turned"), [(0.84, True), (0.8461, False), (0.86, False)])
     def test_where_the_order_does_not_come_out(self, ours: float, turned: bool) -> None:
@@ -170,6 +187,12 @@ def test_heavy_training_has_a_setting_and_a_place_of_its_own() -> None:
     assert cells["FedAvg, dropout 0.5"].plan.training.dropout == 0.5
     assert (cells["FedBIAD p=.2"].plan.dropout_rate, cells["FedBIAD p=.5"].plan.dropout_rate) == (0.2, 0.5)
     assert cells["FedAvg"].plan.training.iterations * cells["FedAvg"].plan.training.batch * 20 == 5 * 9280
+
+
+def test_the_lowest_loss_of_a_run() -> None:
+    records = [{"round": r, "loss": loss} for r, loss in ((1, None), (2, 4.5), (3, None), (4, 4.25), (5, 4.75))]
+    assert lowest_loss(records) == {"loss": 4.25, "round": 4}
+    assert lowest_loss(records[:1]) is None
 
 
 def test_cells_have_names() -> None:
