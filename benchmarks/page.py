@@ -27,13 +27,12 @@ A table is as old as its file: `git log results/` tells of which engine it is.
 
 NEXT = """
 `kernels.train` is local training itself; `strips._multiply` makes X U1^T and `strips._accumulate` the sum of all A^T X,
-both without the background of the images (four of five pixels of MNIST are one constant). Rounds are timed with clients
-met before; the first time a client comes, its Gram matrix and its strips cost some 0.15 ms more. What is left besides
-is Python, a few microseconds a client for each thing done with it, and, with workers, some 3 ms a round in which the
-first process adds up and hands out. What would be next: hand whole blocks of strips to one compiled call, and decide
-FedBIAD's changes of pattern inside the kernel: now every third iteration leaves it, so that a client's arrays come from
-the outer cache each time, and half the rows cost more than all of them at this width. Tried without gain: units not
-held masked instead of moved aside (a third slower at 256 units), inner products for the output layer in tiles.
+both without the background of the images. Rounds are timed with clients met before: the first time a client comes, its
+Gram matrix and its strips are made as well. What is left besides is Python, a little for every client, and, with
+workers, the time in which the first process adds up and hands out. What would be next: hand the strips of a whole block
+to one compiled call, and decide FedBIAD's changes of pattern inside the kernel: now every third iteration leaves it, so
+that a client's arrays come from the outer cache each time, and half the rows cost more than all of them at these
+widths. Tried without gain: units not held masked instead of moved aside, the output layer's inner products in tiles.
 """
 
 

@@ -26,11 +26,8 @@ def train(
     Of the units only the first `held[k]` are looked at.
     """
     clients, classes, units = w.shape
-    h, back, e = (
-        np.empty((batch, units), p.dtype),
-        np.empty((batch, units), p.dtype),
-        np.empty((batch, classes), p.dtype),
-    )
+    h, back = np.empty((batch, units), p.dtype), np.empty((batch, units), p.dtype)
+    e = np.empty((batch, classes), p.dtype)
     rows, columns = classes * np.arange(batch), np.arange(classes)  # where they begin in e
     at = 0
     for k in range(clients):
@@ -119,30 +116,27 @@ def _add_product(
 ) -> None:
     """into[r] += sum over k < terms of coefficients[places[r] + k stride], flat, times factors[k]."""
     r = 0
-    while r + TILE <= len(places):
-        at = 0
-        while at + WIDTHS[1] <= held:
-            tile_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
-            at += WIDTHS[1]
-        while at + WIDTHS[2] <= held:
-            tile_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
-            at += WIDTHS[2]
-        while at < held:
-            tile_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
-            at += 1
-        r += TILE
     while r < len(places):
-        at = 0
+        tile, at = r + TILE <= len(places), 0
         while at + WIDTHS[1] <= held:
-            row_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            if tile:
+                tile_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            else:
+                row_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
             at += WIDTHS[1]
         while at + WIDTHS[2] <= held:
-            row_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            if tile:
+                tile_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            else:
+                row_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
             at += WIDTHS[2]
         while at < held:
-            row_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            if tile:
+                tile_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+            else:
+                row_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
             at += 1
-        r += 1
+        r += TILE if tile else 1
 
 
 @part

@@ -95,7 +95,7 @@ class Workers:
         """Blocks below `free`, whose sums have a place, to those that have least to do.
 
         First come the first processes, so that with a block for each every process sees much the same clients round
-        after round, whose Gram matrices it has.
+        after round, whose Gram matrices and strips it has.
         """
         while waiting and waiting[0] < free:
             worker = min(self._crew, key=lambda worker: len(worker.blocks))
