@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +22,7 @@ from fedbiad.training.batches import LocalData, LocalSamples
 from fedbiad.training.compact import CompactStep
 from fedbiad.training.dual import DualTrainer, FusedTrainer
 from fedbiad.training.forms import Form
+from fedbiad.training.kernels import Course
 from fedbiad.training.learned import Learned
 from fedbiad.training.local_words import LocalWords, Softmax
 from fedbiad.training.masked import MaskedStep
@@ -109,31 +109,40 @@ def client_update(
 
     `received` is U_{r-1} as each client got it [clients, ...]; rows it was not sent are never looked at.
     """
-    method, layout, clients = work.method, work.layout, len(cohort)
+    method, layout = work.method, work.layout
     pattern = method.first_pattern(layout, cohort, state, received)  # lines 10-14
     noise = Noise(work.noise_std, cohort.keys("noise") if work.noise_std else [])
     trainer = work.trainer(received, cohort, data, pattern, noise)  # line 9
-    losses, trend = np.zeros((2, clients, work.iterations))
-    held = np.zeros(pattern.shape, dtype=np.int64)
-    resampled, checks = np.zeros((clients, work.iterations), dtype=np.bool_), 0
-    for first, last in _stretches(method, cohort.round, work.iterations):  # line 15
-        held += pattern * (last - first)
-        losses[:, first:last], trend[:, first:last] = trainer.advance(first, last)  # lines 16-17
-        if method.is_check(cohort.round, last - 1):  # lines 18-26
-            pattern, state, resampled[:, last - 1] = method.next_pattern(
-                layout, cohort, last - 1, trend, pattern, lambda: trainer.row_norms(layout), state
-            )
-            trainer.set_pattern(pattern)
-            checks += 1
+    checks = [v for v in range(work.iterations) if method.is_check(cohort.round, v)]
+    swaps = method.swaps(cohort, pattern) if isinstance(trainer, FusedTrainer) else None
+    if isinstance(trainer, FusedTrainer) and swaps is not None:
+        course = trainer.swap_along(pattern, swaps, work.iterations)
+    else:
+        course, state = _local_iterations(work, trainer, cohort, pattern, checks, state)
     learned = trainer.finish()
-    sent, state = method.upload_pattern(layout, cohort, held, pattern, lambda: learned.row_norms(layout), state)
-    usable = np.isfinite(losses).all(1) & learned.finite()
+    sent, state = method.upload_pattern(
+        layout, cohort, course.held, course.pattern, lambda: learned.row_norms(layout), state
+    )
+    usable = np.isfinite(course.losses).all(1) & learned.finite()
     return Trained(
-        cohort.ids, sent, learned, state, losses, usable, checks, resampled, noise.drawn, noise.weights
+        cohort.ids, sent, learned, state, course.losses, usable, len(checks), course.changed, noise.drawn, noise.weights
     )  # line 28
 
 
-def _stretches(method: Method, round_: int, iterations: int) -> Iterator[tuple[int, int]]:
-    """The iterations 0 .. V-1, cut after every check."""
-    ends = [v + 1 for v in range(iterations) if method.is_check(round_, v)]
-    return itertools.pairwise(sorted({0, *ends, iterations}))
+def _local_iterations(
+    work: LocalTraining, trainer: Trainer, cohort: Cohort, pattern: Pattern, checks: list[int], state: ClientState
+) -> tuple[Course, ClientState]:
+    """Lines 15-27, with the method asked at every check."""
+    method, layout = work.method, work.layout
+    losses, trend = np.zeros((2, len(pattern), work.iterations))
+    held, changed = np.zeros(pattern.shape, dtype=np.int64), np.zeros(losses.shape, dtype=np.bool_)
+    ends = sorted({0, *(v + 1 for v in checks), work.iterations})
+    for first, last in itertools.pairwise(ends):  # line 15
+        held += pattern * (last - first)
+        losses[:, first:last], trend[:, first:last] = trainer.advance(first, last)  # lines 16-17
+        if last - 1 in checks:  # lines 18-26
+            pattern, state, changed[:, last - 1] = method.next_pattern(
+                layout, cohort, last - 1, trend, pattern, lambda: trainer.row_norms(layout), state
+            )
+            trainer.set_pattern(pattern)
+    return Course(losses, pattern, held, changed), state

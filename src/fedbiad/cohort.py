@@ -54,9 +54,9 @@ class Cohort:
         """The bare key of every client's stream."""
         return [streams.key(self.seed, self.round, client, purpose) for client in self.ids]
 
-    def luck(self, purpose: str, count: int) -> FloatArray:
+    def luck(self, purpose: str, count: int, step: int | None = None) -> FloatArray:
         """Uniform random numbers in (0, 1), `count` for each client, of its own [clients, count]."""
-        return streams.luck(self.keys(purpose), count)
+        return streams.luck(self.keys(purpose), count, step)
 
     def schedule(self, sizes: list[int], length: int) -> IntArray:
         """Positions of the samples each client visits [clients, length]: shuffled epochs, one after another."""

@@ -9,6 +9,8 @@ from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import fast, strict, strict_part
 
 Keys = npt.NDArray[np.uint64]
+RowList = npt.NDArray[np.uint32]
+"""Some rows or places; small numbers without a sign are the fastest to index with."""
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """What SplitMix64 goes on by (Steele et al. 2014)."""
 
@@ -115,11 +117,32 @@ def uniforms(keys: Keys, count: int) -> FloatArray:
     """For each key `count` numbers in (0, 1), odd multiples of 2^-53, by SplitMix64 begun at the key [keys, count]."""
     drawn = np.empty((len(keys), count), np.float64)
     for k in range(len(keys)):
-        state = keys[k]
-        for i in range(count):
-            state += GOLDEN
-            drawn[k, i] = (np.float64(mixed(state) >> np.uint64(12)) + 0.5) * 2.0**-52
+        draw_uniforms(keys[k], drawn[k])
     return drawn
+
+
+@strict_part
+def draw_uniforms(key: np.uint64, drawn: FloatArray) -> None:
+    """Those of one key; exact in whatever order the compiler takes the two operations."""
+    state = key
+    for i in range(len(drawn)):
+        state += GOLDEN
+        drawn[i] = (np.float64(mixed(state) >> np.uint64(12)) + 0.5) * 2.0**-52
+
+
+@strict_part
+def key_of_step(key: np.uint64, step: int) -> np.uint64:
+    """A key for one step of a stream."""
+    return mixed(key ^ mixed(np.uint64(step + 1) * GOLDEN))
+
+
+@strict
+def keys_of_step(keys: Keys, step: int) -> Keys:
+    """A key of this step for each of `keys`."""
+    found = np.empty(len(keys), np.uint64)
+    for k in range(len(keys)):
+        found[k] = key_of_step(keys[k], step)
+    return found
 
 
 @strict
@@ -140,26 +163,23 @@ def mean_ranks(values: FloatArray) -> FloatArray:
 
 @strict
 def swap(pattern: Pattern, luck: FloatArray, count: IntArray) -> None:
-    """Exchange the `count[k]` luckiest held rows of client k for as many of the luckiest dropped ones, in place."""
-    room = 0 if len(count) == 0 else count.max()
-    best, rows = np.empty((2, room), np.float64), np.empty((2, room), np.int64)
+    """Exchange `count[k]` held rows of client k for as many dropped ones, drawn by its luck, in place."""
+    room = np.empty((2, pattern.shape[1]), np.uint32)
     for k in range(len(pattern)):
-        if count[k] == 0:
-            continue
-        found = np.zeros(2, np.int64)
-        for j in range(pattern.shape[1]):
-            side = np.int64(pattern[k, j])
-            at = found[side]
-            if at < count[k]:
-                found[side] += 1
-            elif luck[k, j] > best[side, at - 1]:
-                at -= 1
-            else:
-                continue
-            while at > 0 and luck[k, j] > best[side, at - 1]:  # the luckiest first
-                best[side, at], rows[side, at] = best[side, at - 1], rows[side, at - 1]
-                at -= 1
-            best[side, at], rows[side, at] = luck[k, j], j
-        for n in range(count[k]):
-            pattern[k, rows[0, n]] = True
-            pattern[k, rows[1, n]] = False
+        swap_rows(pattern[k], luck[k], count[k], room)
+
+
+@strict_part
+def swap_rows(pattern: Pattern, luck: FloatArray, count: int, room: RowList) -> None:
+    """The same for one client: dropped and held rows are listed and the first `count` of both lists shuffled."""
+    dropped, held = 0, 0
+    for j in range(len(pattern)):
+        room[0, dropped], room[1, held] = j, j
+        held += 1 if pattern[j] else 0
+        dropped += 0 if pattern[j] else 1
+    for n in range(count):
+        coming = n + int(luck[2 * n] * (dropped - n))
+        leaving = n + int(luck[2 * n + 1] * (held - n))
+        room[0, n], room[0, coming] = room[0, coming], room[0, n]
+        room[1, n], room[1, leaving] = room[1, leaving], room[1, n]
+        pattern[room[0, n]], pattern[room[1, n]] = True, False

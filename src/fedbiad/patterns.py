@@ -10,15 +10,27 @@ one client [rows] or a block of them [clients, rows].
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedbiad import compiled
-from fedbiad.arrays import FloatArray, Pattern
+from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad.compiled import Keys
 from fedbiad.rows import Layout
 
 Scope = Literal["group", "global"]
+
+
+class Swaps(NamedTuple):
+    """A rule that compiled training can follow: every `interval` iterations, if a client's loss rose, it swaps rows."""
+
+    interval: int  # tau; 0: never
+    size: IntArray  # rows that a swap exchanges [clients]
+    keys: Keys  # of the luck [clients]
+
+
+NO_SWAPS = Swaps(0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64))
 
 HALF = 0.5 + 1e-9
 """Added before rounding down: the nearest whole number, halves up, also where a half is a rounding error short."""
@@ -66,11 +78,16 @@ def swap(layout: Layout, pattern: Pattern, fraction: float, luck: FloatArray, sc
     swapped = pattern.copy()
     for rows in scopes(layout, scope):
         own = np.atleast_2d(swapped)[:, rows]
-        held = own.sum(1)
-        wanted = np.maximum(1, np.floor(fraction * held + HALF).astype(np.int64))
-        count = np.minimum(wanted, np.minimum(held, own.shape[1] - held))
-        compiled.swap(own, np.atleast_2d(luck)[:, rows], count)
+        compiled.swap(own, np.atleast_2d(luck)[:, rows], swapped_rows(own, fraction))
     return swapped
+
+
+def swapped_rows(pattern: Pattern, fraction: float) -> IntArray:
+    """How many rows of a pattern [clients, rows] a swap exchanges [clients]."""
+    held = pattern.sum(1)
+    wanted = np.maximum(1, np.floor(fraction * held + HALF).astype(np.int64))
+    count: IntArray = np.minimum(wanted, np.minimum(held, pattern.shape[1] - held))
+    return count
 
 
 def scopes(layout: Layout, scope: Scope) -> list[slice]:

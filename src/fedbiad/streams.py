@@ -29,7 +29,11 @@ def stream(seed: int, round_: int, client: int, purpose: str) -> np.random.Gener
     return np.random.Generator(np.random.Philox(key=key(seed, round_, client, purpose)))
 
 
-def luck(keys: Sequence[int], count: int) -> FloatArray:
-    """Uniform random numbers in (0, 1), `count` for each key [keys, count]: many small draws at the price of one."""
-    drawn: FloatArray = compiled.uniforms(np.array(keys, dtype=np.uint64), count)
+def luck(keys: Sequence[int], count: int, step: int | None = None) -> FloatArray:
+    """Uniform random numbers in (0, 1), `count` for each key [keys, count]: many small draws at the price of one.
+
+    With a step they are that step's own, the hash of the key taken on.
+    """
+    begun = np.array(keys, dtype=np.uint64)
+    drawn: FloatArray = compiled.uniforms(begun if step is None else compiled.keys_of_step(begun, step), count)
     return drawn

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedbiad.arrays import Params
-from fedbiad.client import client_update
+from fedbiad.arrays import ClientState, Params, Pattern
+from fedbiad.client import LocalTraining, client_update
 from fedbiad.cohort import Cohort
 from fedbiad.data.base import FederatedData
 from fedbiad.errors import PlanError
 from fedbiad.experiment import Experiment, Record, assemble
 from fedbiad.methods import METHODS, FedBIAD, Method
+from fedbiad.methods.base import Resampled
 from fedbiad.models import CNN, MLP, Model
 from fedbiad.plan import EnginePlan, TrainingPlan
 from fedbiad.plan_problems import resolve
@@ -105,6 +106,36 @@ def test_real_messages_change_no_bit_of_the_fused_form(name: str) -> None:
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_blocks_do_not_matter_to_the_fused_form(name: str, block: int) -> None:
     assert_same(run(name, "fused", block), run(name, "fused", 3), 1e-10)
+
+
+@dataclass(frozen=True)
+class Asked(FedBIAD):
+    """The same method with a rule of its own, for which it is asked at every check."""
+
+    def next_pattern(self, *arguments: Any) -> tuple[Pattern, ClientState, Resampled]:
+        return super().next_pattern(*arguments)
+
+
+@pytest.mark.parametrize("dropout_rate", [0.2, 0.5])
+def test_swaps_inside_compiled_training_are_those_of_the_method(dropout_rate: float) -> None:
+    """To the bit, in everything that comes out of a round."""
+    model = MLP(INPUTS, (70,), CLASSES)
+    cohort, found = Cohort(0, 1, tuple(range(len(SIZES)))), []
+    for kind in (FedBIAD, Asked):
+        method = kind(dropout_rate=dropout_rate, noise=0.0)
+        work = LocalTraining(method, model, model.layout("units"), 40, BATCH, 0.3, form="fused", largest=max(SIZES))
+        state = {name: np.stack([part] * len(SIZES)) for name, part in method.init_client(work.layout).items()}
+        u = {name: part.expand(len(SIZES), *part.shape) for name, part in model.init(np.random.default_rng(0)).items()}
+        found.append(client_update(work, u, cohort, data(torch.float32).local(cohort, 40, BATCH), state))
+    one, other = found
+    assert one.checks == other.checks == 12
+    assert 10 < one.resampled.sum() < len(SIZES) * 12
+    for part in ("pattern", "losses", "usable", "resampled"):
+        assert np.array_equal(getattr(one, part), getattr(other, part))
+    assert all(np.array_equal(part, other.state[name]) for name, part in one.state.items())
+    for k in range(len(SIZES)):
+        ours, theirs = one.learned.change(k), other.learned.change(k)
+        assert all(torch.equal(part, theirs[name]) for name, part in ours.items())
 
 
 def test_some_clients_have_pictures_and_some_have_not() -> None:

@@ -79,16 +79,24 @@ def quantile(values: FloatArray, p: float) -> float:
     return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
 
 
-def luck_of(r: int, purpose: str, count: int) -> FloatArray:
-    """The client's random numbers: SplitMix64 in Python's whole numbers."""
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def luck_of(r: int, purpose: str, count: int, v: int | None = None) -> FloatArray:
+    """The client's random numbers, or those of its iteration v: SplitMix64 in Python's whole numbers."""
     state, drawn = streams.key(SEED, r, CLIENT, purpose), []
+    if v is not None:
+        state = mixed(state ^ mixed((v + 1) * GOLDEN % 2**64))
     for _ in range(count):
-        state = (state + 0x9E3779B97F4A7C15) % 2**64
-        word = state
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            word = ((word ^ (word >> shift)) * factor) % 2**64
-        drawn.append((((word ^ (word >> 31)) >> 12) + 0.5) / 2**52)
+        state = (state + GOLDEN) % 2**64
+        drawn.append(((mixed(state) >> 12) + 0.5) / 2**52)
     return np.array(drawn)
+
+
+def mixed(word: int) -> int:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        word = ((word ^ (word >> shift)) * factor) % 2**64
+    return word ^ (word >> 31)
 
 
 def best(scores: FloatArray, count: int, luck: FloatArray) -> Pattern:
@@ -98,12 +106,14 @@ def best(scores: FloatArray, count: int, luck: FloatArray) -> Pattern:
 
 
 def slow_swap(beta: Pattern, share: float, luck: FloatArray) -> Pattern:
-    """Of the held rows (of one group) those of most luck go, of the dropped ones as many come."""
+    """Held rows (of one group) that luck draws one after another go, as many of the dropped ones come."""
     after = beta.copy()
-    count = max(1, int(share * sum(beta) + 0.5))
     for held in (True, False):
-        rivals = sorted(np.flatnonzero(beta == held).tolist(), key=lambda j: -luck[j])
-        after[rivals[:count]] = not held
+        rivals = np.flatnonzero(beta == held).tolist()
+        for n in range(max(1, int(share * sum(beta) + 0.5))):
+            drawn = n + int(luck[2 * n + held] * (len(rivals) - n))
+            rivals[n], rivals[drawn] = rivals[drawn], rivals[n]
+            after[rivals[n]] = not held
     return after
 
 
@@ -177,7 +187,7 @@ def slow_client_update(
         following = beta  # line 23
         if gap > 0:  # lines 20-21
             resampled += 1
-            luck = luck_of(r, f"resample/{v}", J)
+            luck = luck_of(r, "resample", J, v)
             anew = method.resample == "anew"
             following = (
                 best(np.zeros(J), round((1 - p) * J), luck) if anew else slow_swap(beta, method.swap_share, luck)

@@ -10,15 +10,22 @@ from pathlib import Path
 PROGRAM = """
 import hashlib
 import numpy as np
+from fedbiad.patterns import Swaps
 from fedbiad.training import kernels
 rng = np.random.default_rng(0)
 x = rng.standard_normal((20, 30), dtype=np.float32)
 p, a = rng.standard_normal((20, 32), dtype=np.float32), np.zeros((20, 32), dtype=np.float32)
 w, b = rng.standard_normal((1, 10, 32), dtype=np.float32), np.zeros((1, 10), dtype=np.float32)
 visits, losses = rng.integers(0, 20, (1, 200)), np.zeros((1, 20))
-kernels.train(p, (x @ x.T).ravel(), a, w, b, rng.integers(0, 10, 20), np.array([20]), visits,
-              np.array([32]), np.ones(1, dtype=np.float32), 0.1, 10, losses)
-print(hashlib.blake2b(a.tobytes() + w.tobytes() + b.tobytes()).hexdigest())
+units = kernels.Units(p, a, w)
+pattern = np.arange(32)[None] < 16
+held = kernels.Places(kernels.Units(*(part[..., :16].copy() for part in units)), np.arange(16)[None], np.array([16]))
+course = kernels.Course(losses, pattern, np.zeros((1, 32), dtype=np.int64), losses > 0)
+swaps = Swaps(3, np.array([2]), np.array([7], dtype=np.uint64))
+kernels.train(held, units, (x @ x.T).ravel(), b, rng.integers(0, 10, 20), np.array([20]), visits,
+              np.ones(1, dtype=np.float32), 0.1, 10, swaps, course)
+assert 0 < course.changed.sum() < 6
+print(hashlib.blake2b(b"".join(part.tobytes() for part in (*held.units, b))).hexdigest())
 """
 
 

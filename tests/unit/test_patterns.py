@@ -148,7 +148,8 @@ def test_who_has_most_luck_by_hand() -> None:
     assert patterns.draw(layout, 0.5, luck).tolist() == [False, True, False, True]
     assert patterns.top(layout, np.array([1.0, 0.0, 1.0, 1.0]), 0.5, luck).tolist() == [True, False, False, True]
     held = np.array([True, True, False, False])
-    assert patterns.swap(layout, held, 0.5, luck).tolist() == [True, False, False, True]
+    # the dropped row number int(0.3 x 2) = 0 comes, the held row number int(0.9 x 2) = 1 goes
+    assert patterns.swap(layout, held, 0.5, luck).tolist() == [True, False, True, False]
     assert patterns.draw(layout, 0.0, luck).all()
 
 
@@ -159,6 +160,11 @@ def test_swaps_are_uniform() -> None:
     after = patterns.swap(layout, np.tile(before, (4000, 1)), 0.25, luck_for(layout, stream, 4000))
     assert chi_square((~after[:, :4]).sum(0).tolist()) < 21.11  # 3 degrees of freedom, 1 - 1e-4
     assert chi_square(after[:, 4:].sum(0).tolist()) < 21.11
+    after = patterns.swap(layout, np.tile(before, (4000, 1)), 0.5, luck_for(layout, stream, 4000))
+    for side in (after[:, :4], after[:, 4:]):  # each of the six pairs
+        pairs, often = np.unique(side, axis=0, return_counts=True)
+        assert len(pairs) == 6
+        assert chi_square(often.tolist()) < 25.75  # 5 degrees of freedom
 
 
 def test_a_model_layout() -> None:

@@ -149,6 +149,10 @@ class Method:
         """
         return pattern, state, np.zeros(len(pattern), dtype=np.bool_)
 
+    def swaps(self, cohort: Cohort, pattern: Pattern) -> patterns.Swaps | None:
+        """What `next_pattern` comes to in this round, if no more than to swap rows by the losses of mini-batches."""
+        return None
+
     def upload_pattern(
         self,
         layout: Layout,

@@ -88,11 +88,19 @@ class FedBIAD(RowDropout):
         worse = gap > 0
         following = pattern.copy()
         if worse.any():
-            luck = cohort.only(worse).luck(f"resample/{step}", layout.num_rows)
+            luck = cohort.only(worse).luck("resample", layout.num_rows, step)
             following[worse] = self._resample(layout, pattern[worse], luck)
         if self.score == "holds":
             state = {**state, "score": importance.update_scores(_float(state["score"]), pattern, gap, following)}
         return following, state, worse
+
+    def swaps(self, cohort: Cohort, pattern: Pattern) -> patterns.Swaps | None:
+        own_rule = type(self).next_pattern is not FedBIAD.next_pattern
+        plain = self.resample == "swap" and self.trend == "batch" and self.score == "evidence"
+        if own_rule or not plain or cohort.round > self.stage_boundary:
+            return None
+        keys = np.array(cohort.keys("resample"), dtype=np.uint64)
+        return patterns.Swaps(self.interval, patterns.swapped_rows(pattern, self.swap_share), keys)
 
     def upload_pattern(
         self,

@@ -19,9 +19,11 @@ from torch import Tensor
 from fedbiad import compiled
 from fedbiad.aggregation import Total, count_holders
 from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
+from fedbiad.patterns import NO_SWAPS, Swaps
 from fedbiad.rows import Layout
 from fedbiad.training import kernels
 from fedbiad.training.batches import LocalData
+from fedbiad.training.kernels import Course, Places, Units
 from fedbiad.training.objective import cross_entropy
 from fedbiad.training.strips import Picture, Strips
 
@@ -98,22 +100,10 @@ class DualTrainer:
         return self.finish().row_norms(layout)
 
 
-@dataclass
-class _Held:
-    """The held units of every client side by side, so that loops run over them only."""
-
-    rows: IntArray  # which unit stands in each place [clients, places]
-    count: IntArray  # places that are taken [clients]
-    p: FloatArray
-    a: FloatArray
-    w: FloatArray
-    whole: bool = False  # they are the arrays of all units themselves
-
-
 class FusedTrainer(DualTrainer):
     """The same in one compiled function a block; of pictures only what differs from their background is multiplied."""
 
-    _held: _Held | None = None
+    _held: Places | None = None
 
     def _pre_activate(self, firsts: Tensor, parts: Sequence[Tensor]) -> None:
         self.pictures = [self.data.picture(k) for k in range(len(self.x))]
@@ -132,58 +122,67 @@ class FusedTrainer(DualTrainer):
 
     def set_pattern(self, pattern: Pattern) -> None:
         count, held = pattern.sum(1), self._held
-        if held is not None and np.array_equal(count, held.count):
-            p, a, w = self._whole
-            kernels.exchange(pattern, self.ends, held.count, held.rows, p, a, w, held.p, held.a, held.w)
+        if held is not None and np.array_equal(count, held.taken):
+            kernels.exchange(pattern, self.ends, held, self._units)
             return
         self._put_back()
         self._held = self._taken(pattern, count)
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
-        losses = np.zeros((len(self.x), last - first))
-        grams, targets = self._flat
-        held = self._held
-        assert held is not None
-        kernels.train(
-            held.p, grams, held.a, held.w, self.b.numpy(), targets, self.ends,
-            self.data.schedule[:, first * self.batch : last * self.batch], held.count,
-            self.scale.astype(held.p.dtype), self.learning_rate, self.batch, losses,
-        )  # fmt: skip
+        losses = self._train(first, last, np.zeros((len(self.x), self.p.shape[1]), dtype=np.bool_), NO_SWAPS).losses
         return losses, losses
+
+    def swap_along(self, pattern: Pattern, swaps: Swaps, iterations: int) -> Course:
+        """All iterations in one go with the checks between them; begun with `pattern`."""
+        return self._train(0, iterations, pattern.copy(), swaps)
+
+    def _train(self, first: int, last: int, pattern: Pattern, swaps: Swaps) -> Course:
+        losses = np.zeros((len(pattern), last - first))
+        course = Course(losses, pattern, np.zeros(pattern.shape, dtype=np.int64), losses.astype(np.bool_))
+        grams, targets = self._flat
+        kernels.train(
+            self._held_now, self._units, grams, self.b.numpy(), targets, self.ends,
+            self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(grams.dtype),
+            self.learning_rate, self.batch, swaps, course,
+        )  # fmt: skip
+        return course
 
     def finish(self) -> DualLearned:
         self._put_back()
         return replace(super().finish(), pictures=self.pictures)
 
-    @property
-    def _whole(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        return self.p.numpy(), self.a.numpy(), self.w.numpy()
+    @cached_property
+    def _units(self) -> Units:
+        return Units(self.p.numpy(), self.a.numpy(), self.w.numpy())
 
-    def _taken(self, pattern: Pattern, count: IntArray) -> _Held:
-        p, a, w = self._whole
+    @property
+    def _held_now(self) -> Places:
+        assert self._held is not None
+        return self._held
+
+    def _taken(self, pattern: Pattern, count: IntArray) -> Places:
         places = int(count.max())
         rows = np.zeros((len(pattern), places), dtype=np.int64)
         if pattern.all():
             rows[:] = np.arange(places)
-            return _Held(rows, count, p, a, w, whole=True)
-        some_p, some_a, some_w = (np.empty((*part.shape[:-1], places), part.dtype) for part in (p, a, w))
-        held = _Held(rows, count, some_p, some_a, some_w)
+            return Places(self._units, rows, count)
+        some = Units(*(np.empty((*full.shape[:-1], places), full.dtype) for full in self._units))
         for k, (part, own) in enumerate(zip(self.parts, pattern, strict=True)):
             chosen = np.flatnonzero(own)
             rows[k, : len(chosen)] = chosen
-            for full, some in ((p[part], held.p[part]), (a[part], held.a[part]), (w[k], held.w[k])):
-                kernels.take(full, chosen, some)
-        return held
+            for full, taken in zip(self._units.of(part, k), some.of(part, k), strict=True):
+                kernels.take(full, chosen, taken)
+        return Places(some, rows, count)
 
     def _put_back(self) -> None:
         """What the held units have learned, into the arrays of all units."""
-        if self._held is None or self._held.whole:
+        if self._held is None or self._held.units is self._units:
             return
-        _, a, w = self._whole
-        for k, (part, count) in enumerate(zip(self.parts, self._held.count.tolist(), strict=True)):
+        (_, a, w), (_, held_a, held_w) = self._units, self._held.units
+        for k, (part, count) in enumerate(zip(self.parts, self._held.taken.tolist(), strict=True)):
             rows = self._held.rows[k, :count]
-            kernels.put(self._held.a[part], rows, a[part])
-            kernels.put(self._held.w[k], rows, w[k])
+            kernels.put(held_a[part], rows, a[part])
+            kernels.put(held_w[k], rows, w[k])
 
 
 @dataclass(frozen=True)

@@ -2,53 +2,108 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.compiling import fast, part, strict
-from fedbiad.training.products import TILE, WIDTHS, row_1, row_16, row_64, tile_1, tile_16, tile_64
+from fedbiad.compiled import RowList, draw_uniforms, key_of_step, swap_rows
+from fedbiad.compiling import fast, part, strict, strict_part
+from fedbiad.patterns import Swaps
+from fedbiad.training.products import (
+    INNER,
+    LANES,
+    TILE,
+    WIDTHS,
+    inner_1_1,
+    inner_2_5,
+    row_1,
+    row_16,
+    row_64,
+    tile_1,
+    tile_16,
+    tile_64,
+)
 from fedbiad.vector_math import exponential
 
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
 
+class Units(NamedTuple):
+    """Samples of all clients one after another: pre-activations under U and coefficients; each one's output layer."""
+
+    p: FloatArray  # [samples, units]
+    a: FloatArray  # alike
+    w: FloatArray  # [clients, classes, units]
+
+    def of(self, samples: slice, client: int) -> Units:
+        """Those of one client."""
+        return Units(self.p[samples], self.a[samples], self.w[client])
+
+
+class Places(NamedTuple):
+    """The held units of every client side by side, so that loops run over them only."""
+
+    units: Units
+    rows: IntArray  # which unit stands in each place [clients, places]
+    taken: IntArray  # so many places [clients]
+
+
+class Course(NamedTuple):
+    """What happens on the way, written down."""
+
+    losses: FloatArray  # [clients, iterations]
+    pattern: Pattern  # held by now [clients, units]
+    held: IntArray  # for how many iterations [clients, units]
+    changed: Pattern  # iterations after which the pattern changed [clients, iterations]
+
+
 @fast
 def train(
-    p: FloatArray, grams: FloatArray, a: FloatArray, w: FloatArray, b: FloatArray, targets: IntArray, ends: IntArray,
-    visits: IntArray, held: IntArray, scale: FloatArray, rate: float, batch: int, losses: FloatArray,
+    held: Places, units: Units, grams: FloatArray, b: FloatArray, targets: IntArray, ends: IntArray,
+    visits: IntArray, scale: FloatArray, rate: float, batch: int, swaps: Swaps, course: Course,
 ) -> None:  # fmt: skip
-    """Advance every client by the iterations of `losses` [clients, iterations], in place.
+    """Advance every client by the iterations of `course`, in place.
 
-    Samples of all clients stand one after another, client k's before `ends[k]`: pre-activations under U `p`
-    [samples, units], coefficients `a` alike, targets [samples], Gram matrices `grams` flat. The output layer is `w`
-    [clients, classes, units] and `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own.
-    Of the units only the first `held[k]` are looked at.
+    Client k's samples stand before `ends[k]`: targets [samples], Gram matrices `grams` flat. The output layer's bias
+    is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units that are not held
+    wait in `units`.
     """
-    clients, classes, units = w.shape
-    h, back = np.empty((batch, units), p.dtype), np.empty((batch, units), p.dtype)
+    clients, classes, places = held.units.w.shape
+    p, a = held.units.p, held.units.a
+    h, back = np.empty((batch, places), p.dtype), np.empty((batch, places), p.dtype)
     e = np.empty((batch, classes), p.dtype)
     rows, columns = classes * np.arange(batch), np.arange(classes)  # where they begin in e
+    luck = np.empty(units.p.shape[1], np.float64)
+    room = np.empty((3, len(luck)), np.uint32)
     at = 0
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
-        size = last - first
-        own_p, own_a, own_w = p[first:last], a[first:last], w[k]
+        size, count, since = last - first, held.taken[k], 0
+        own_p, own_a, own_w = p[first:last], a[first:last], held.units.w[k]
         gram = grams[at : at + size * size].reshape(size, size)
         at += size * size
-        for v in range(losses.shape[1]):
+        losses = course.losses[k]
+        for v in range(len(losses)):
             chosen = visits[k, v * batch : (v + 1) * batch]
-            for r in range(batch):
-                h[r, : held[k]] = own_p[chosen[r], : held[k]]
-            _add_product(gram, size * chosen, 1, size, own_a, h, held[k])
-            _relu(h, held[k])
-            _logits(h, own_w, b[k], e, scale[k], held[k])
-            losses[k, v] = _descent(e, targets[first:last], chosen, rate / batch)
+            _gather(own_p, chosen, h, back, count)
+            _add_product(gram, size * chosen, 1, size, own_a, h, count)
+            _relu(h, count)
+            _logits(h, own_w, e, count)
+            losses[v] = _descent(e, b[k], scale[k], targets[first:last], chosen, rate / batch)
             _shift(b[k], e, scale[k])
-            back[:, : held[k]] = 0
-            _add_product(e, rows, 1, classes, own_w, back, held[k])
-            _add_where_active(back, h, own_a, chosen, held[k])
-            _add_product(e, columns, classes, batch, h, own_w, held[k])
+            _add_product(e, rows, 1, classes, own_w, back, count)
+            _add_where_active(back, h, own_a, chosen, count)
+            _add_product(e, columns, classes, batch, h, own_w, count)
+            if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
+                course.changed[k, v] = True
+                _count_held(course.held[k], held.rows[k], count, v + 1 - since)
+                since = v + 1
+                draw_uniforms(key_of_step(swaps.keys[k], v), luck)
+                swap_rows(course.pattern[k], luck, swaps.size[k], room)
+                _exchange(course.pattern[k], k, first, last, held, units, room)
+        _count_held(course.held[k], held.rows[k], count, len(losses) - since)
 
 
 @strict
@@ -68,40 +123,70 @@ def put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
 
 
 @strict
-def exchange(
-    pattern: Pattern, ends: IntArray, count: IntArray, rows: IntArray, p: FloatArray, a: FloatArray, w: FloatArray,
-    held_p: FloatArray, held_a: FloatArray, held_w: FloatArray,
-) -> None:  # fmt: skip
-    """Put the units that `pattern` [clients, units] newly holds in the place of those it no longer does.
-
-    `rows` [clients, places] says which unit stands in each of the first `count[k]` places; as many come as go.
-    """
-    places = np.empty(rows.shape[1], np.int64)
+def exchange(pattern: Pattern, ends: IntArray, held: Places, units: Units) -> None:
+    """Put the units that `pattern` [clients, units] newly holds in the place of those it no longer does."""
+    room = np.empty((3, pattern.shape[1]), np.uint32)
     for k in range(len(pattern)):
-        first, last = ends[k - 1] if k else 0, ends[k]
-        leaving = 0
-        for j in range(count[k]):
-            if not pattern[k, rows[k, j]]:
-                places[leaving] = j
-                leaving += 1
-        if leaving == 0:
-            continue
-        missing = pattern[k].copy()
-        missing[rows[k, : count[k]]] = False
-        coming = np.flatnonzero(missing)
-        for i in range(first, last):  # sample by sample: the units of one stand side by side
-            for n in range(leaving):
-                j, new = places[n], coming[n]
-                a[i, rows[k, j]] = held_a[i, j]
-                held_a[i, j] = a[i, new]
-                held_p[i, j] = p[i, new]
-        for c in range(w.shape[1]):
-            for n in range(leaving):
-                j, new = places[n], coming[n]
-                w[k, c, rows[k, j]] = held_w[k, c, j]
-                held_w[k, c, j] = w[k, c, new]
-        for n in range(leaving):
-            rows[k, places[n]] = coming[n]
+        first = ends[k - 1] if k else 0
+        _exchange(pattern[k], k, first, ends[k], held, units, room)
+
+
+@strict_part
+def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, units: Units, room: RowList) -> None:
+    """The same for client k with its samples `first` up to `last`; as many units come as go."""
+    places, leaving, coming = room
+    rows, count = held.rows[k], 0
+    for j in range(held.taken[k]):
+        if not pattern[rows[j]]:
+            places[count], leaving[count] = j, rows[j]
+            count += 1
+    if count == 0:
+        return
+    missing = pattern.copy()
+    for j in range(held.taken[k]):
+        missing[rows[j]] = False
+    found = 0
+    for j in range(len(missing)):
+        if missing[j]:
+            coming[found] = j
+            found += 1
+    for i in range(first, last):  # sample by sample: the units of one stand side by side
+        _move(units.a[i], held.units.a[i], places, leaving, coming, count)
+    for i in range(first, last):
+        for n in range(count):
+            held.units.p[i, places[n]] = units.p[i, coming[n]]
+    for c in range(units.w.shape[1]):
+        _move(units.w[k, c], held.units.w[k, c], places, leaving, coming, count)
+    for n in range(count):
+        rows[places[n]] = coming[n]
+
+
+@strict_part
+def _move(
+    all_units: FloatArray, held: FloatArray, places: RowList, leaving: RowList, coming: RowList, count: int
+) -> None:
+    for n in range(count):
+        new = all_units[coming[n]]
+        all_units[leaving[n]] = held[places[n]]
+        held[places[n]] = new
+
+
+@strict_part
+def _rose(losses: FloatArray, v: int, interval: int) -> bool:
+    """Whether iteration v is one of the checks and Eq. (loss_diff) is positive there; `loss_trend`, compiled."""
+    if interval == 0 or v <= interval or v % interval:
+        return False
+    recent, before = 0.0, 0.0
+    for i in range(interval):
+        recent += losses[v + 1 - interval + i]
+        before += losses[v + 1 - 2 * interval + i]
+    return recent / interval - before / interval > 0
+
+
+@strict_part
+def _count_held(held: IntArray, rows: IntArray, count: int, iterations: int) -> None:
+    for j in range(count):
+        held[rows[j]] += iterations
 
 
 @part
@@ -140,6 +225,18 @@ def _add_product(
 
 
 @part
+def _gather(p: FloatArray, chosen: IntArray, h: FloatArray, back: FloatArray, held: int) -> None:
+    """h <- the chosen samples of p, back <- 0; loops, because assigning slices is many times slower."""
+    zero = h.dtype.type(0)
+    for r in range(len(chosen)):
+        x = chosen[r]
+        for j in range(held):
+            h[r, j] = p[x, j]
+        for j in range(held):
+            back[r, j] = zero
+
+
+@part
 def _relu(h: FloatArray, held: int) -> None:
     for r in range(len(h)):
         for j in range(held):
@@ -168,42 +265,35 @@ def _add_where_active(back: FloatArray, h: FloatArray, a: FloatArray, chosen: In
 
 
 @part
-def _logits(h: FloatArray, w: FloatArray, b: FloatArray, logits: FloatArray, scale: float, held: int) -> None:
-    """scale h W^T + b, five classes at a time."""
-    zero = h.dtype.type(0)
+def _logits(h: FloatArray, w: FloatArray, logits: FloatArray, held: int) -> None:
+    """h W^T, without scale and bias."""
     batch, classes = logits.shape
-    for r in range(batch):
+    whole = held - held % LANES
+    for r in range(0, batch, INNER[0]):
         c = 0
-        while c + 5 <= classes:
-            s0, s1, s2, s3, s4 = zero, zero, zero, zero, zero
-            for j in range(held):
-                s0 += h[r, j] * w[c, j]
-                s1 += h[r, j] * w[c + 1, j]
-                s2 += h[r, j] * w[c + 2, j]
-                s3 += h[r, j] * w[c + 3, j]
-                s4 += h[r, j] * w[c + 4, j]
-            logits[r, c] = s0 * scale + b[c]
-            logits[r, c + 1] = s1 * scale + b[c + 1]
-            logits[r, c + 2] = s2 * scale + b[c + 2]
-            logits[r, c + 3] = s3 * scale + b[c + 3]
-            logits[r, c + 4] = s4 * scale + b[c + 4]
-            c += 5
+        while r + INNER[0] <= batch and c + INNER[1] <= classes:
+            inner_2_5(h, w, r, c, whole, logits)
+            c += INNER[1]
         while c < classes:
-            s0 = zero
-            for j in range(held):
-                s0 += h[r, j] * w[c, j]
-            logits[r, c] = s0 * scale + b[c]
+            for i in range(r, min(r + INNER[0], batch)):
+                inner_1_1(h, w, i, c, whole, logits)
             c += 1
+    for j in range(whole, held):
+        for r in range(batch):
+            for c in range(classes):
+                logits[r, c] += h[r, j] * w[c, j]
 
 
 @part
-def _descent(e: FloatArray, targets: IntArray, chosen: IntArray, rate: float) -> float:
-    """The mean loss; logits become -rate times its gradient with respect to them."""
+def _descent(e: FloatArray, b: FloatArray, scale: float, targets: IntArray, chosen: IntArray, rate: float) -> float:
+    """The mean loss of logits scale e + b; e becomes -rate times its gradient with respect to them."""
     batch, classes = e.shape
     zero = e.dtype.type(0)
     step = e.dtype.type(rate)
     total, weights = 0.0, 1.0
     for r in range(batch):
+        for c in range(classes):
+            e[r, c] = scale * e[r, c] + b[c]
         highest = e[r, 0]
         for c in range(1, classes):
             highest = max(highest, e[r, c])

@@ -44,6 +44,26 @@ tile_64, tile_16, tile_1 = (_product(TILE, width) for width in WIDTHS[1:])
 row_64, row_16, row_1 = (_product(1, width) for width in WIDTHS[1:])
 
 
+def _inner(rows: int, columns: int) -> Any:
+    """into[row + r, column + c] = sum over k < terms of left[row + r, k] right[column + c, k].
+
+    `terms` is a multiple of `LANES`; every sum goes the same way, whatever is computed beside it.
+    """
+
+    @intrinsic
+    def inner(context, left, right, row, column, terms, into):  # type: ignore[no-untyped-def]
+        signature = types.void(left, right, row, column, terms, into)
+        return signature, lambda *arguments: _write_inner(rows, columns, *arguments)
+
+    return inner
+
+
+LANES = WIDTHS[2]
+INNER = (2, 5)
+"""Rows and columns of sums that are made side by side."""
+inner_2_5, inner_1_1 = _inner(*INNER), _inner(1, 1)
+
+
 def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     coefficients, places, stride, terms, factors, chosen, into, row, at = (
         context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
@@ -97,4 +117,63 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
         phi.add_incoming(entry, before)
         phi.add_incoming(back, loop)
         builder.store(phi, target, align=size)
+    return context.get_dummy_value()
+
+
+def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    left, right, row, column, terms, into = (
+        context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
+        for kind, argument in zip(signature.args, arguments, strict=True)
+    )
+    number = ir.IntType(64)
+    scalar = left.data.type.pointee
+    size = 4 if isinstance(scalar, ir.FloatType) else 8
+    vector = ir.VectorType(scalar, LANES)
+    name = f"v{LANES}f{8 * size}"
+    add_product = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{name}"
+    )
+    add_up = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module, ir.FunctionType(scalar, [scalar, vector]), f"llvm.vector.reduce.fadd.{name}"
+    )
+
+    def place(matrix: Any, row: Any, column: Any) -> Any:
+        width = cgutils.unpack_tuple(builder, matrix.shape)[1]  # type: ignore[no-untyped-call]
+        return builder.gep(matrix.data, [builder.add(builder.mul(row, width), column)])
+
+    def vectors(matrix: Any, first: Any, count: int, k: Any) -> list[Any]:
+        places = (place(matrix, builder.add(first, ir.Constant(number, i)), k) for i in range(count))
+        return [builder.load(builder.bitcast(at, vector.as_pointer()), align=size) for at in places]
+
+    before = builder.block
+    loop, after = builder.append_basic_block("inner.loop"), builder.append_basic_block("inner.after")
+    builder.cbranch(builder.icmp_signed("<", ir.Constant(number, 0), terms), loop, after)
+
+    builder.position_at_end(loop)
+    k = builder.phi(number)
+    sums = [builder.phi(vector) for _ in range(rows * columns)]
+    lefts, rights = vectors(left, row, rows, k), vectors(right, column, columns, k)
+    pairs = [(one, other) for one in lefts for other in rights]
+    more = [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
+    following = builder.add(k, ir.Constant(number, LANES))
+    builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
+    nothing = ir.Constant(vector, [0.0] * LANES)
+    for phi, entry, back in zip(
+        [k, *sums], [ir.Constant(number, 0)] + [nothing] * len(sums), [following, *more], strict=True
+    ):
+        phi.add_incoming(entry, before)
+        phi.add_incoming(back, loop)
+
+    builder.position_at_end(after)
+    for i, back in enumerate(more):
+        total = builder.phi(vector)
+        total.add_incoming(nothing, before)
+        total.add_incoming(back, loop)
+        more[i] = total
+    for i, total in enumerate(more):
+        at = (
+            builder.add(first, ir.Constant(number, n))
+            for first, n in zip((row, column), divmod(i, columns), strict=True)
+        )
+        builder.store(builder.call(add_up, [ir.Constant(scalar, 0.0), total], fastmath=("reassoc",)), place(into, *at))
     return context.get_dummy_value()
