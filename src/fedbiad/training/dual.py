@@ -113,7 +113,7 @@ class FusedTrainer(DualTrainer):
                 torch.addmm(self.u[B1][k], self.x[k], firsts[k], out=p)
             else:
                 own = picture.by_sample
-                p.copy_(torch.from_numpy(own.times(firsts[k].numpy(), empty.of(k, own))))
+                own.times(firsts[k].numpy(), empty.of(k, own), out=p.numpy())
 
     @cached_property
     def _flat(self) -> tuple[FloatArray, IntArray]:

@@ -205,21 +205,21 @@ def _add_product(
         tile, at = r + TILE <= len(places), 0
         while at + WIDTHS[1] <= held:
             if tile:
-                tile_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+                tile_64(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
             else:
-                row_64(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+                row_64(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
             at += WIDTHS[1]
         while at + WIDTHS[2] <= held:
             if tile:
-                tile_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+                tile_16(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
             else:
-                row_16(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+                row_16(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
             at += WIDTHS[2]
         while at < held:
             if tile:
-                tile_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+                tile_1(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
             else:
-                row_1(coefficients, places[r:], stride, terms, factors, None, into, r, at)
+                row_1(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
             at += 1
         r += TILE if tile else 1
 

@@ -20,14 +20,15 @@ def _product(rows: int, width: int) -> Any:
     """The rows of `into` from `row` on, in columns from `at` on, += sum over k < terms of coefficients times factors.
 
     The coefficient of row r in term k is coefficients[places[r] + k stride], flat; the factor is row k of `factors`,
-    or `chosen[k]` of it if that is an array.
+    or `chosen[k]` of it if that is an array. If there is a `base` [columns], every row = base + the sum; if there is a
+    `weight`, too, every row += weight x (base + the sum), rounded after each of the three.
     """
 
     @intrinsic
     def product(  # type: ignore[no-untyped-def]
-        context, coefficients, places, stride, terms, factors, chosen, into, row, at
+        context, coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at
     ):
-        signature = types.void(coefficients, places, stride, terms, factors, chosen, into, row, at)
+        signature = types.void(coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at)
         return signature, lambda *arguments: _write(rows, width, *arguments)
 
     return product
@@ -65,7 +66,7 @@ inner_2_5, inner_1_1 = _inner(*INNER), _inner(1, 1)
 
 
 def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    coefficients, places, stride, terms, factors, chosen, into, row, at = (
+    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at = (
         context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
         for kind, argument in zip(signature.args, arguments, strict=True)
     )
@@ -80,6 +81,9 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
     undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
 
+    def spread(value: Any) -> Any:
+        return builder.shuffle_vector(builder.insert_element(undefined, value, first), undefined, everywhere)
+
     def vector_at(matrix: Any, row: Any) -> Any:
         columns = cgutils.unpack_tuple(builder, matrix.shape)[1]  # type: ignore[no-untyped-call]
         place = builder.gep(matrix.data, [builder.add(builder.mul(row, columns), at)])
@@ -87,7 +91,10 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
 
     starts = [builder.load(builder.gep(places.data, [ir.Constant(number, r)])) for r in range(rows)]
     targets = [vector_at(into, builder.add(row, ir.Constant(number, r))) for r in range(rows)]
-    begun = [builder.load(target, align=size) for target in targets]
+    starting = targets
+    if isinstance(signature.args[6], types.Array):
+        starting = [builder.bitcast(builder.gep(base.data, [at]), vector.as_pointer())] * rows
+    begun = [builder.load(place, align=size) for place in starting]
     before = builder.block
     loop, after = builder.append_basic_block("product.loop"), builder.append_basic_block("product.after")
     builder.cbranch(builder.icmp_signed("<", ir.Constant(number, 0), terms), loop, after)
@@ -103,8 +110,7 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
     more = []
     for start, so_far in zip(starts, sums, strict=True):
         coefficient = builder.load(builder.gep(coefficients.data, [builder.add(start, passed)]))
-        spread = builder.shuffle_vector(builder.insert_element(undefined, coefficient, first), undefined, everywhere)
-        more.append(builder.call(add_product, [spread, factor, so_far]))
+        more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
     following = builder.add(k, ir.Constant(number, 1))
     builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
     for phi, entry, back in zip([k, *sums], [ir.Constant(number, 0), *begun], [following, *more], strict=True):
@@ -113,10 +119,15 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
 
     builder.position_at_end(after)
     done = [builder.phi(vector) for _ in range(rows)]
-    for phi, target, entry, back in zip(done, targets, begun, more, strict=True):
+    for phi, entry, back in zip(done, begun, more, strict=True):
         phi.add_incoming(entry, before)
         phi.add_incoming(back, loop)
-        builder.store(phi, target, align=size)
+    for target, result in zip(targets, done, strict=True):
+        if isinstance(signature.args[7], types.Float):
+            added = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), result))
+            builder.store(added, target, align=size)
+        else:
+            builder.store(result, target, align=size)
     return context.get_dummy_value()
 
 

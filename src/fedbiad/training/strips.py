@@ -49,12 +49,13 @@ class Strips:
 
     def base(self, factor: FloatArray, bias: FloatArray | float = 0.0) -> FloatArray:
         """The bias, and what a row of nothing but background comes to; the factor is [columns, units]."""
-        base: FloatArray = bias + self.background * _column_sums(factor)
+        base: FloatArray = bias + _of_background(factor, self.background)
         return base
 
-    def times(self, factor: FloatArray, base: FloatArray) -> FloatArray:
+    def times(self, factor: FloatArray, base: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """The product with a factor [columns, units], of which `base` is known; and the bias."""
-        out = np.empty((self.shape[0], factor.shape[1]), factor.dtype)
+        if out is None:
+            out = np.empty((self.shape[0], factor.shape[1]), factor.dtype)
         _multiply(self.starts, self.columns, self.values, factor, base, out)
         return out
 
@@ -97,7 +98,7 @@ class Picture:
     def add(self, a: FloatArray, weight: float, total: FloatArray) -> None:
         """total += weight X^T A, the same as of `back` to the bit."""
         own = self.by_input
-        _accumulate(own.starts, own.columns, own.values, a, own.base(a), weight, total)
+        _accumulate(own.starts, own.columns, own.values, a, own.background, weight, total)
 
 
 @strict
@@ -128,32 +129,33 @@ def _strips(matrix: FloatArray, background: float) -> tuple[IntArray, Columns, F
 
 
 @strict
-def _column_sums(matrix: FloatArray) -> FloatArray:
+def _of_background(matrix: FloatArray, background: float) -> FloatArray:
+    """The background times the sum of each column."""
     sums = np.zeros(matrix.shape[1], matrix.dtype)
     for i in range(len(matrix)):
         for j in range(len(sums)):
             sums[j] += matrix[i, j]
+    for j in range(len(sums)):
+        sums[j] *= matrix.dtype.type(background)
     return sums
 
 
 @strict_part
 def _strip(
-    columns: Columns, values: FloatArray, rows: IntArray, factor: FloatArray, base: FloatArray, room: FloatArray
-) -> None:
-    """room = base + strip x factor [3, units]."""
+    columns: Columns, values: FloatArray, rows: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
+    into: FloatArray, row: int,
+) -> None:  # fmt: skip
+    """The three rows of `into` from `row` on = base + strip x factor; if there is a weight, += weight x that."""
     units, terms = len(base), len(columns)
-    for r in range(STRIP):
-        for j in range(units):
-            room[r, j] = base[j]
     at = 0
     while at + WIDTHS[0] <= units:
-        strip_128(values, rows, STRIP, terms, factor, columns, room, 0, at)
+        strip_128(values, rows, STRIP, terms, factor, columns, base, weight, into, row, at)
         at += WIDTHS[0]
     while at + WIDTHS[2] <= units:
-        strip_16(values, rows, STRIP, terms, factor, columns, room, 0, at)
+        strip_16(values, rows, STRIP, terms, factor, columns, base, weight, into, row, at)
         at += WIDTHS[2]
     while at < units:
-        strip_1(values, rows, STRIP, terms, factor, columns, room, 0, at)
+        strip_1(values, rows, STRIP, terms, factor, columns, base, weight, into, row, at)
         at += 1
 
 
@@ -161,25 +163,31 @@ def _strip(
 def _multiply(
     starts: IntArray, columns: Columns, values: FloatArray, factor: FloatArray, base: FloatArray, out: FloatArray
 ) -> None:
-    room, rows = np.empty((STRIP, len(base)), base.dtype), np.arange(STRIP)
-    for n in range(len(starts) - 1):
+    """out = base + strips x factor."""
+    rows, whole = np.arange(STRIP), len(out) // STRIP
+    for n in range(whole):
         own = slice(starts[n], starts[n + 1])
-        _strip(columns[own], values[own], rows, factor, base, room)
-        for r in range(min(STRIP, len(out) - STRIP * n)):
-            for j in range(len(base)):
-                out[STRIP * n + r, j] = room[r, j]
+        _strip(columns[own], values[own], rows, factor, base, None, out, STRIP * n)
+    if whole < len(starts) - 1:  # a last, narrower strip
+        room = np.empty((STRIP, len(base)), base.dtype)
+        _strip(columns[starts[whole] :], values[starts[whole] :], rows, factor, base, None, room, 0)
+        out[STRIP * whole :] = room[: len(out) - STRIP * whole]
 
 
 @strict
 def _accumulate(
-    starts: IntArray, columns: Columns, values: FloatArray, factor: FloatArray, base: FloatArray, weight: float,
+    starts: IntArray, columns: Columns, values: FloatArray, factor: FloatArray, background: float, weight: float,
     total: FloatArray,
 ) -> None:  # fmt: skip
-    room, rows = np.empty((STRIP, len(base)), base.dtype), np.arange(STRIP)
-    w = total.dtype.type(weight)
-    for n in range(len(starts) - 1):
+    """total += weight x (what the background comes to + strips x factor)."""
+    rows, whole = np.arange(STRIP), len(total) // STRIP
+    base, w = _of_background(factor, background), total.dtype.type(weight)
+    for n in range(whole):
         own = slice(starts[n], starts[n + 1])
-        _strip(columns[own], values[own], rows, factor, base, room)
-        for r in range(min(STRIP, len(total) - STRIP * n)):
+        _strip(columns[own], values[own], rows, factor, base, w, total, STRIP * n)
+    if whole < len(starts) - 1:
+        room = np.empty((STRIP, len(base)), base.dtype)
+        _strip(columns[starts[whole] :], values[starts[whole] :], rows, factor, base, None, room, 0)
+        for r in range(len(total) - STRIP * whole):
             for j in range(len(base)):
-                total[STRIP * n + r, j] += w * room[r, j]
+                total[STRIP * whole + r, j] += w * room[r, j]
