@@ -54,13 +54,13 @@ class DualTrainer:
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
-        self._pre_activate(_transposed(u[W1]), torch.split(self.p, data.sizes))
+        self._pre_activate(_transposed(u[W1]))
         self.set_pattern(pattern)
 
-    def _pre_activate(self, firsts: Tensor, parts: Sequence[Tensor]) -> None:
+    def _pre_activate(self, firsts: Tensor) -> None:
         """X U1^T and the bias, of all rows, held or not: picking some of them out would cost what it saves."""
-        for bias, x, first, p in zip(self.u[B1], self.x, firsts, parts, strict=True):
-            torch.addmm(bias, x, first, out=p)
+        for bias, x, first, part in zip(self.u[B1], self.x, firsts, self.parts, strict=True):
+            torch.addmm(bias, x, first, out=self.p[part])
 
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned stays in A."""
@@ -105,15 +105,16 @@ class FusedTrainer(DualTrainer):
 
     _held: Places | None = None
 
-    def _pre_activate(self, firsts: Tensor, parts: Sequence[Tensor]) -> None:
+    def _pre_activate(self, firsts: Tensor) -> None:
         self.pictures = [self.data.picture(k) for k in range(len(self.x))]
-        empty = _OfBackground(firsts, self.u[B1])
-        for k, (picture, p) in enumerate(zip(self.pictures, parts, strict=True)):
+        p, first = self.p.numpy(), firsts.numpy()
+        empty = _OfBackground(first, self.u[B1].numpy())
+        for k, (picture, part) in enumerate(zip(self.pictures, self.parts, strict=True)):
             if picture is None:
-                torch.addmm(self.u[B1][k], self.x[k], firsts[k], out=p)
+                torch.addmm(self.u[B1][k], self.x[k], firsts[k], out=self.p[part])
             else:
                 own = picture.by_sample
-                own.times(firsts[k].numpy(), empty.of(k, own), out=p.numpy())
+                own.times(first[k], empty.of(k, own), out=p[part])
 
     @cached_property
     def _flat(self) -> tuple[FloatArray, IntArray]:
@@ -238,9 +239,9 @@ class DualLearned:
     def _add_pictures(self, total: FloatArray, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> None:
         """The same to the bit; a row that is not held adds nothing."""
         transposed = np.zeros(total.shape[::-1], total.dtype)
-        whole = pattern.all()
+        whole, parts = pattern.all(), np.split(self.a.numpy(), self.ends[:-1])
         for client, own, weight in zip(members.tolist(), pattern, weights, strict=True):
-            a, picture = self._parts[client].numpy(), self.pictures[client]
+            a, picture = parts[client], self.pictures[client]
             assert picture is not None
             picture.add(a if whole else a * own, weight, transposed)
         total[:] = transposed.T
@@ -274,14 +275,14 @@ class DualLearned:
 class _OfBackground:
     """What a sample of nothing but background comes to, made once for all clients that have the same."""
 
-    def __init__(self, firsts: Tensor, biases: Tensor) -> None:
+    def __init__(self, firsts: FloatArray, biases: FloatArray) -> None:
         self._firsts, self._biases, self._known = firsts, biases, dict[tuple[int, float], FloatArray]()
-        self._same = firsts.stride(0) == 0 == biases.stride(0)
+        self._same = firsts.strides[0] == 0 == biases.strides[0]
 
     def of(self, client: int, samples: Strips) -> FloatArray:
         key = 0 if self._same else client, samples.background
         if key not in self._known:
-            self._known[key] = samples.base(self._firsts[client].numpy(), self._biases[client].numpy())
+            self._known[key] = samples.base(self._firsts[client], self._biases[client])
         return self._known[key]
 
 
