@@ -98,7 +98,7 @@ def local_steps(data: FederatedData, repeats: int) -> dict[str, Any]:
 
     The difference between rounds of many and of few iterations: what is done once a round drops out.
     """
-    few, many = 5, 25
+    few, many = 5, 85
     names, widths = ("fedavg", "feddrop", "fedbiad"), (128, 256)
     ready = {(name, width, epochs): experiment(data, name, epochs, units=width, block=50)
              for width in widths for name in names for epochs in (few, many)}  # fmt: skip

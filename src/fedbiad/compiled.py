@@ -34,6 +34,19 @@ def squared_distance(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32
 
 
 @strict
+def any_within(flat: FloatArray, bound: float) -> bool:
+    """Whether a number is no larger than `bound` in size."""
+    limit = flat.dtype.type(bound)
+    for start in range(0, len(flat), 4096):
+        part, found = flat[start : start + 4096], np.int32(0)
+        for j in range(len(part)):  # counted: a loop that may end early is no vector loop
+            found += np.int32(abs(part[j]) <= limit)
+        if found:
+            return True
+    return False
+
+
+@strict
 def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weight: float) -> None:
     """total[rows] += weight change: matrices, of which `change` has only these rows."""
     w = total.dtype.type(weight)

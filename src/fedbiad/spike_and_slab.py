@@ -81,15 +81,19 @@ def may_change(weight: Tensor, std: float) -> Tensor:
     power of two. Zeros and subnormal numbers stay only if all noise is under half of the least number.
     Never misses an entry; may name too many by a factor of two in size.
     """
+    # Rounding the bound to the dtype is harmless: no number of that dtype lies between the two.
+    # numpy compares more than twice as fast as torch.
+    small = np.abs(weight.detach().numpy()) <= _largest_changed(std, weight.dtype)
+    return torch.from_numpy(small)
+
+
+def _largest_changed(std: float, dtype: torch.dtype) -> float:
+    """No weight of a larger size changes; below 0: none at all."""
     if not 0 <= std < math.inf:
         raise ValueError(f"std must be in [0, inf), not {std}")
-    numbers = torch.finfo(weight.dtype)
+    numbers = torch.finfo(dtype)
     bound = std * MAX_NORMAL * 4 / numbers.eps
-    if bound < numbers.tiny:
-        return torch.zeros_like(weight, dtype=torch.bool)
-    # Rounding the bound to the dtype is harmless: no number of that dtype lies between the two.
-    small = np.abs(weight.detach().numpy()) <= bound  # numpy compares more than twice as fast as torch
-    return torch.from_numpy(small)
+    return -1.0 if bound < numbers.tiny else bound
 
 
 @torch.no_grad()
@@ -115,6 +119,9 @@ def sample(
     """
     if len(keys) != len(mu):
         raise ValueError(f"one key per client is needed: {len(mu)} clients, {len(keys)} keys")
+    flat = mu.detach().contiguous().view(-1).numpy()
+    if not everywhere and not compiled.any_within(flat, _largest_changed(std, mu.dtype)):
+        return mu, 0  # mostly, and seen without making a mask
     wanted = (torch.ones_like(mu, dtype=torch.bool) if everywhere else may_change(mu, std)).numpy()
     if held is not None:
         wanted = wanted & held

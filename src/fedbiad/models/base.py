@@ -165,6 +165,11 @@ class Model:
         return True
 
     @property
+    def large(self) -> tuple[str, ...]:
+        """Parameters that are not multiplied by their factor 1/(1-p) as a whole: the model looks for it (`factor`)."""
+        return ()
+
+    @property
     def words(self) -> tuple[Slice, ...]:
         """Slices with an entry for every word of a vocabulary; (): the model has no words."""
         return ()
@@ -188,7 +193,18 @@ class Model:
 def linear(params: Params, name: str, inputs: Tensor) -> Tensor:
     """x W^T + b for every client."""
     bias = params[f"{name}.bias"].unsqueeze(1)
-    return torch.baddbmm(bias, inputs, params[f"{name}.weight"].transpose(1, 2))
+    return torch.baddbmm(bias, times(inputs, params, f"{name}.weight"), params[f"{name}.weight"].transpose(1, 2))
+
+
+def factor(name: str) -> str:
+    """The name by which the factor of a large parameter comes with it, shaped to multiply [clients, n, width]."""
+    return f"{name}/factor"
+
+
+def times(values: Tensor, params: Params, name: str) -> Tensor:
+    """Values that a large parameter is read with, or that are read from it, times its factor, if it has one."""
+    own = params.get(factor(name))
+    return values if own is None else values * own
 
 
 def masked_units(activations: Tensor, site: str, unit_masks: dict[str, Tensor]) -> Tensor:

@@ -25,6 +25,7 @@ from fedbiad.models.base import (
     class_rows,
     masked_units,
     require_kind,
+    times,
 )
 from fedbiad.models.heads import Head
 from fedbiad.models.recurrent import (
@@ -155,7 +156,7 @@ class LSTM(Model):
         masks = {site: mask.unsqueeze(1) for site, mask in unit_masks.items()}  # the same at every time step
         by_time = tokens.transpose(1, 2)
         places, there = present_words(by_time.flatten(1), kept.get("embedding-words"), self.vocabulary)
-        x = word_vectors(params["embedding.weight"], places, there)
+        x = times(word_vectors(params["embedding.weight"], places, there), params, "embedding.weight")
         x = masked_units(x.view(*by_time.shape, -1), "embedding", masks)  # [clients, time, batch, units] from here on
         after: State = []
         traces = []
@@ -213,6 +214,10 @@ class LSTM(Model):
             "output-columns": (RowGroup("output-columns", self.hidden, (output,)),),
             "output-words": (class_rows("output", self.vocabulary),),
         }
+
+    @property
+    def large(self) -> tuple[str, ...]:
+        return "embedding.weight", "output.weight"
 
     @property
     def words(self) -> tuple[Slice, ...]:

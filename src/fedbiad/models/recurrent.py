@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbiad.arrays import FloatArray, Params
 from fedbiad.compiling import fast
 from fedbiad.models.absent import AbsentWords
-from fedbiad.models.base import Gradients, Kept, Outer, Rows, linear
+from fedbiad.models.base import Gradients, Kept, Outer, Rows, linear, times
 from fedbiad.models.heads import Head, Likelihood, losses_and_errors
 from fedbiad.vector_math import sigmoid, tanh
 
@@ -122,29 +122,30 @@ def output_gradients(params: Params, read: Tensor, head: Head) -> tuple[Tensor, 
         losses, errors = losses_and_errors(head, word_logits(params, read))
         error, rest = errors[:, :, : weight.shape[1]], None if slope is None else errors[:, :, -1]
         found: Gradients = {"output.weight": Outer(error, read), "output.bias": error.sum(1)}
-        return losses, _through(error, weight, rest, slope), found
+        return losses, _through(error, params, rest, slope), found
     clients, samples, width = read.shape
     losses, bias = read.new_zeros(clients), torch.zeros_like(own_bias)
+    given = times(read, params, "output.weight")
     if samples <= width:
-        error = torch.bmm(read, weight.transpose(1, 2))
+        error = torch.bmm(given, weight.transpose(1, 2))
         losses = head.part(error, 0, (own_bias, bias), rest)
         found = {"output.weight": Outer(error, read), "output.bias": bias}
-        return losses, _through(error, weight, rest, slope), found
+        return losses, _through(error, params, rest, slope), found
     formed, back = torch.empty_like(weight), torch.empty_like(read)
     at_a_time = max(LOGITS // (clients * weight.shape[1]), 64)
     for first in range(0, samples, at_a_time):
         span = slice(first, first + at_a_time)
-        part, own_rest = read[:, span], None if rest is None else rest[:, span]
-        error = torch.bmm(part, weight.transpose(1, 2))
+        own_rest = None if rest is None else rest[:, span]
+        error = torch.bmm(given[:, span], weight.transpose(1, 2))
         losses += head.part(error, first, (own_bias, bias), own_rest)
-        torch.baddbmm(formed, error.transpose(1, 2), part, beta=1 if first else 0, out=formed)
-        back[:, span] = _through(error, weight, own_rest, None if slope is None else slope[:, span])
+        torch.baddbmm(formed, error.transpose(1, 2), read[:, span], beta=1 if first else 0, out=formed)
+        back[:, span] = _through(error, params, own_rest, None if slope is None else slope[:, span])
     return losses, back, {"output.weight": formed, "output.bias": bias}
 
 
-def _through(error: Tensor, weight: Tensor, rest: Tensor | None, slope: Tensor | None) -> Tensor:
+def _through(error: Tensor, params: Params, rest: Tensor | None, slope: Tensor | None) -> Tensor:
     """The gradient of what the output layer reads from that of its logits and of the absent words' term."""
-    back = torch.bmm(error, weight)
+    back = times(torch.bmm(error, params["output.weight"]), params, "output.weight")
     return back if rest is None or slope is None else back.addcmul_(rest.unsqueeze(2), slope)
 
 

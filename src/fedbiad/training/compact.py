@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedbiad.arrays import IntArray, Params, Pattern
 from fedbiad.errors import LayoutError
-from fedbiad.models.base import Gradients, Kept, Outer, Rows
+from fedbiad.models.base import Gradients, Kept, Outer, Rows, factor
 from fedbiad.rows import Layout, kept_rows
 from fedbiad.spike_and_slab import Positions
 from fedbiad.training.clipping import Grams, clip_factor, squared_norm
@@ -60,9 +60,15 @@ class CompactStep(LocalStep):
         return self._kept
 
     def sample_weights(self, step: int) -> Params:
-        sampled = self.noise.add(self._positions, self.u, step)
-        scaled = {n: value if _is_one(self._scales[n]) else value * self._scales[n] for n, value in sampled.items()}
-        return scaled | self._absent
+        theta: Params = {}
+        for name, value in self.noise.add(self._positions, self.u, step).items():
+            scale = self._scales[name]
+            if name in self.model.large and not _is_one(scale):
+                theta[factor(name)] = scale if isinstance(scale, Tensor) else value.new_full((1, 1, 1), scale)
+                theta[name] = value
+            else:
+                theta[name] = value if _is_one(scale) else value * scale
+        return theta | self._absent
 
     def output_rows(self) -> tuple[Tensor | None, int]:
         groups = [group for group in self.layout.groups if group.output and group.name in self.kept]
