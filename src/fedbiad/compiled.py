@@ -34,6 +34,22 @@ def squared_distance(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32
 
 
 @strict
+def take_columns(full: FloatArray, columns: IntArray, taken: FloatArray) -> None:
+    """Some columns of a matrix, side by side."""
+    for i in range(len(full)):
+        for j in range(len(columns)):
+            taken[i, j] = full[i, columns[j]]
+
+
+@strict
+def put_columns(taken: FloatArray, columns: IntArray, full: FloatArray) -> None:
+    """Back into `full`."""
+    for i in range(len(full)):
+        for j in range(len(columns)):
+            full[i, columns[j]] = taken[i, j]
+
+
+@strict
 def any_within(flat: FloatArray, bound: float) -> bool:
     """Whether a number is no larger than `bound` in size."""
     limit = flat.dtype.type(bound)

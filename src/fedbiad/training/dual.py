@@ -172,7 +172,7 @@ class FusedTrainer(DualTrainer):
             chosen = np.flatnonzero(own)
             rows[k, : len(chosen)] = chosen
             for full, taken in zip(self._units.of(part, k), some.of(part, k), strict=True):
-                kernels.take(full, chosen, taken)
+                compiled.take_columns(full, chosen, taken)
         return Places(some, rows, count)
 
     def _put_back(self) -> None:
@@ -182,8 +182,8 @@ class FusedTrainer(DualTrainer):
         (_, a, w), (_, held_a, held_w) = self._units, self._held.units
         for k, (part, count) in enumerate(zip(self.parts, self._held.taken.tolist(), strict=True)):
             rows = self._held.rows[k, :count]
-            kernels.put(held_a[part], rows, a[part])
-            kernels.put(held_w[k], rows, w[k])
+            compiled.put_columns(held_a[part], rows, a[part])
+            compiled.put_columns(held_w[k], rows, w[k])
 
 
 @dataclass(frozen=True)

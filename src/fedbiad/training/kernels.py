@@ -107,22 +107,6 @@ def train(
 
 
 @strict
-def take(full: FloatArray, rows: IntArray, held: FloatArray) -> None:
-    """The columns `rows` of `full`, side by side."""
-    for i in range(len(full)):
-        for j in range(len(rows)):
-            held[i, j] = full[i, rows[j]]
-
-
-@strict
-def put(held: FloatArray, rows: IntArray, full: FloatArray) -> None:
-    """Back into `full`."""
-    for i in range(len(full)):
-        for j in range(len(rows)):
-            full[i, rows[j]] = held[i, j]
-
-
-@strict
 def exchange(pattern: Pattern, ends: IntArray, held: Places, units: Units) -> None:
     """Put the units that `pattern` [clients, units] newly holds in the place of those it no longer does."""
     room = np.empty((3, pattern.shape[1]), np.uint32)
