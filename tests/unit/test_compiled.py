@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fedbiad import compiled
+from fedbiad.arrays import FloatArray
 
 
 @pytest.mark.parametrize("place", [0, 4095, 4096, 9999])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_small_number_is_found_wherever_it_stands(place: int, dtype: type) -> None:
-    flat = np.full(10_000, 3.0, dtype=dtype)
+    flat: FloatArray = np.full(10_000, 3.0, dtype=dtype)
     flat[::7] *= -1
     flat[5] = np.nan
     assert not compiled.any_within(flat, 2.0)
