@@ -47,11 +47,13 @@ class LocalTraining:
     clip: float | None = None  # largest norm of a client's gradient
     largest: int | None = None  # samples of the client that has most, where they are plain vectors
     absent_words: Softmax = "exact"  # how words that are not in a client's data stand in its softmax
+    asked_block: int | None = None  # clients trained side by side, if that is not left open
 
     @cached_property
     def chosen(self) -> tuple[Form, str]:
         """The form local training takes and why not a faster one; a form that was asked for must be exact."""
-        regime = forms.Regime(self.weight_decay, self.dropout, self.clip, self.noise_std, self.largest)
+        alone = (self.asked_block or self._stacked) == 1
+        regime = forms.Regime(self.weight_decay, self.dropout, self.clip, self.noise_std, self.largest, alone)
         if self.form == "auto":
             return forms.choose(self.method, self.model, self.layout, regime)
         obstacle = forms.dual_obstacle(self.method, self.model, self.layout, regime)
@@ -61,11 +63,15 @@ class LocalTraining:
 
     @property
     def block(self) -> int:
-        """How many clients are best trained side by side: benchmarks/engine.py, benchmarks/lstm_step.py.
+        """How many clients are trained side by side; else what is best: benchmarks/engine.py, benchmarks/lstm_step.py.
 
         The fused form gains until its calls no longer count; others until a block's weights leave the caches.
         """
-        return 50 if self.chosen[0] == "fused" else max(1, min(20, 8_000_000 // self.layout.num_weights))
+        return self.asked_block or (50 if self.chosen[0] == "fused" else self._stacked)
+
+    @property
+    def _stacked(self) -> int:
+        return max(1, min(20, 8_000_000 // self.layout.num_weights))
 
     def trainer(self, received: Params, cohort: Cohort, data: LocalSamples, pattern: Pattern, noise: Noise) -> Trainer:
         """The block of clients at the start of a round; line 9 of Algorithm 1: U^{k,0} <- U_{r-1}."""

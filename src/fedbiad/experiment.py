@@ -222,7 +222,7 @@ def told_layout(method: Method, model: Model, training: TrainingPlan) -> Layout:
 def _transport(
     engine: EnginePlan, training: BlockTraining, store: Store, seed: int
 ) -> InProcess | Workers | RayCluster:
-    block = engine.block or training.work.block
+    block = training.work.block
     if engine.transport == "ray":
         return RayCluster(training, store, seed, block, engine.address)
     if engine.workers > 1:
@@ -241,6 +241,7 @@ def local_training(
     work = LocalTraining(
         method, model, model.layout(method.row_kind), training.iterations, training.batch, training.learning_rate,
         training.weight_decay, training.dropout, std, engine.form, training.clip, largest, training.absent_words,
+        engine.block,
     )  # fmt: skip
     _ = work.chosen  # a form that is not exact here is refused before anything runs
     return work

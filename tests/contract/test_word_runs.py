@@ -200,3 +200,17 @@ def test_a_model_without_words_is_told(data: LanguageData) -> None:
     training, engine = TrainingPlan(0.1, word_mean="present"), EnginePlan()
     with pytest.raises(PlanError, match="MLP has none"):
         assemble(Method(), MLP(4, (3,), 2), replace(data), training, engine, 1, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["fedmp", "fjord", "heterofl", "fedbiad-letter"])
+def test_clients_that_hold_different_numbers_of_rows_run_compactly_alone(name: str, data: LanguageData) -> None:
+    found = []
+    for form, block, expected in (("auto", "1", "compact"), ("auto", "2", "masked"), ("masked", "1", "masked")):
+        settings = {"engine.form": form, "engine.block": block, "training.word_mean": "all", "rounds": "3"}
+        experiment = build(plan_of(name, **settings), data)
+        assert experiment.transport.training.work.chosen[0] == expected
+        *_, (_, outcome) = experiment.run({k: value.double() for k, value in experiment.initial().items()})
+        found.append(outcome.u)
+    for other in found[1:]:
+        for part, value in found[0].items():
+            torch.testing.assert_close(value, other[part], rtol=1e-10, atol=1e-10)

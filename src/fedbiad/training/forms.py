@@ -29,6 +29,8 @@ class Regime:
     noise_std: float = 0.0
     largest: int | None = None
     """Samples of the client that has most; None: not known, or samples are no plain vectors."""
+    alone: bool = False
+    """Blocks are of one client, so that it does not matter how many rows others hold."""
 
 
 def choose(method: Method, model: Model, layout: Layout, regime: Regime) -> tuple[Form, str]:
@@ -37,7 +39,7 @@ def choose(method: Method, model: Model, layout: Layout, regime: Regime) -> tupl
     if obstacle is None:
         return "fused", ""
     decays_idle = bool(regime.weight_decay) and has_idle(layout)
-    if not method.fixed_count:
+    if not (method.fixed_count or regime.alone):
         return "masked", f"{obstacle}; clients hold different numbers of rows"
     if not model.compacts or decays_idle:
         why = "weight decay reaches idle columns" if decays_idle else "the model runs whole only"
