@@ -6,6 +6,7 @@ A number of the result is a sum of its own, in the order of the terms: it does n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -14,6 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fedbiad.compiling import WIDE
+
+NUMBER = ir.IntType(64)
 
 
 def _product(rows: int, width: int) -> Any:
@@ -66,18 +69,11 @@ inner_2_5, inner_1_1 = _inner(*INNER), _inner(1, 1)
 
 
 def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at = (
-        context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
-        for kind, argument in zip(signature.args, arguments, strict=True)
+    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at = _opened(
+        context, builder, signature, arguments
     )
-    number = ir.IntType(64)
-    scalar = factors.data.type.pointee
-    size = 4 if isinstance(scalar, ir.FloatType) else 8
-    vector = ir.VectorType(scalar, width)
-    kind = ir.FunctionType(vector, [vector] * 3)
-    add_product = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-        builder.module, kind, f"llvm.fmuladd.v{width}f{8 * size}"
-    )
+    _, vector, size = _numbers(factors, width)
+    add_product = _named(builder, "fmuladd", vector, vector, [vector] * 3)
     undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
 
@@ -89,40 +85,26 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
         place = builder.gep(matrix.data, [builder.add(builder.mul(row, columns), at)])
         return builder.bitcast(place, vector.as_pointer())
 
-    starts = [builder.load(builder.gep(places.data, [ir.Constant(number, r)])) for r in range(rows)]
-    targets = [vector_at(into, builder.add(row, ir.Constant(number, r))) for r in range(rows)]
+    starts = [builder.load(builder.gep(places.data, [ir.Constant(NUMBER, r)])) for r in range(rows)]
+    targets = [vector_at(into, builder.add(row, ir.Constant(NUMBER, r))) for r in range(rows)]
     starting = targets
     if isinstance(signature.args[6], types.Array):
         starting = [builder.bitcast(builder.gep(base.data, [at]), vector.as_pointer())] * rows
     begun = [builder.load(place, align=size) for place in starting]
-    before = builder.block
-    loop, after = builder.append_basic_block("product.loop"), builder.append_basic_block("product.after")
-    builder.cbranch(builder.icmp_signed("<", ir.Constant(number, 0), terms), loop, after)
 
-    builder.position_at_end(loop)
-    k = builder.phi(number)
-    sums = [builder.phi(vector) for _ in range(rows)]
-    which = k
-    if isinstance(signature.args[5], types.Array):
-        which = builder.zext(builder.load(builder.gep(chosen.data, [k])), number)
-    factor = builder.load(vector_at(factors, which), align=size)
-    passed = builder.mul(k, stride)
-    more = []
-    for start, so_far in zip(starts, sums, strict=True):
-        coefficient = builder.load(builder.gep(coefficients.data, [builder.add(start, passed)]))
-        more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
-    following = builder.add(k, ir.Constant(number, 1))
-    builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
-    for phi, entry, back in zip([k, *sums], [ir.Constant(number, 0), *begun], [following, *more], strict=True):
-        phi.add_incoming(entry, before)
-        phi.add_incoming(back, loop)
+    def add_term(k: Any, sums: list[Any]) -> list[Any]:
+        which = k
+        if isinstance(signature.args[5], types.Array):
+            which = builder.zext(builder.load(builder.gep(chosen.data, [k])), NUMBER)
+        factor = builder.load(vector_at(factors, which), align=size)
+        passed = builder.mul(k, stride)
+        more = []
+        for start, so_far in zip(starts, sums, strict=True):
+            coefficient = builder.load(builder.gep(coefficients.data, [builder.add(start, passed)]))
+            more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
+        return more
 
-    builder.position_at_end(after)
-    done = [builder.phi(vector) for _ in range(rows)]
-    for phi, entry, back in zip(done, begun, more, strict=True):
-        phi.add_incoming(entry, before)
-        phi.add_incoming(back, loop)
-    for target, result in zip(targets, done, strict=True):
+    for target, result in zip(targets, _loop(builder, terms, 1, begun, add_term), strict=True):
         if isinstance(signature.args[7], types.Float):
             added = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), result))
             builder.store(added, target, align=size)
@@ -132,59 +114,73 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
 
 
 def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    left, right, row, column, terms, into = (
-        context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
-        for kind, argument in zip(signature.args, arguments, strict=True)
-    )
-    number = ir.IntType(64)
-    scalar = left.data.type.pointee
-    size = 4 if isinstance(scalar, ir.FloatType) else 8
-    vector = ir.VectorType(scalar, LANES)
-    name = f"v{LANES}f{8 * size}"
-    add_product = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-        builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{name}"
-    )
-    add_up = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-        builder.module, ir.FunctionType(scalar, [scalar, vector]), f"llvm.vector.reduce.fadd.{name}"
-    )
+    left, right, row, column, terms, into = _opened(context, builder, signature, arguments)
+    scalar, vector, size = _numbers(left, LANES)
+    add_product = _named(builder, "fmuladd", vector, vector, [vector] * 3)
+    add_up = _named(builder, "vector.reduce.fadd", vector, scalar, [scalar, vector])
 
     def place(matrix: Any, row: Any, column: Any) -> Any:
         width = cgutils.unpack_tuple(builder, matrix.shape)[1]  # type: ignore[no-untyped-call]
         return builder.gep(matrix.data, [builder.add(builder.mul(row, width), column)])
 
     def vectors(matrix: Any, first: Any, count: int, k: Any) -> list[Any]:
-        places = (place(matrix, builder.add(first, ir.Constant(number, i)), k) for i in range(count))
+        places = (place(matrix, builder.add(first, ir.Constant(NUMBER, i)), k) for i in range(count))
         return [builder.load(builder.bitcast(at, vector.as_pointer()), align=size) for at in places]
 
-    before = builder.block
-    loop, after = builder.append_basic_block("inner.loop"), builder.append_basic_block("inner.after")
-    builder.cbranch(builder.icmp_signed("<", ir.Constant(number, 0), terms), loop, after)
+    def add_terms(k: Any, sums: list[Any]) -> list[Any]:
+        lefts, rights = vectors(left, row, rows, k), vectors(right, column, columns, k)
+        pairs = [(one, other) for one in lefts for other in rights]
+        return [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
 
-    builder.position_at_end(loop)
-    k = builder.phi(number)
-    sums = [builder.phi(vector) for _ in range(rows * columns)]
-    lefts, rights = vectors(left, row, rows, k), vectors(right, column, columns, k)
-    pairs = [(one, other) for one in lefts for other in rights]
-    more = [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
-    following = builder.add(k, ir.Constant(number, LANES))
-    builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
-    nothing = ir.Constant(vector, [0.0] * LANES)
-    for phi, entry, back in zip(
-        [k, *sums], [ir.Constant(number, 0)] + [nothing] * len(sums), [following, *more], strict=True
-    ):
-        phi.add_incoming(entry, before)
-        phi.add_incoming(back, loop)
-
-    builder.position_at_end(after)
-    for i, back in enumerate(more):
-        total = builder.phi(vector)
-        total.add_incoming(nothing, before)
-        total.add_incoming(back, loop)
-        more[i] = total
-    for i, total in enumerate(more):
-        at = (
-            builder.add(first, ir.Constant(number, n))
-            for first, n in zip((row, column), divmod(i, columns), strict=True)
-        )
-        builder.store(builder.call(add_up, [ir.Constant(scalar, 0.0), total], fastmath=("reassoc",)), place(into, *at))
+    nothing = [ir.Constant(vector, [0.0] * LANES)] * (rows * columns)
+    for i, total in enumerate(_loop(builder, terms, LANES, nothing, add_terms)):
+        r, c = divmod(i, columns)
+        at = place(into, builder.add(row, ir.Constant(NUMBER, r)), builder.add(column, ir.Constant(NUMBER, c)))
+        builder.store(builder.call(add_up, [ir.Constant(scalar, 0.0), total], fastmath=("reassoc",)), at)
     return context.get_dummy_value()
+
+
+# ---------------------------------------------------------------------- what both are written with
+
+
+def _opened(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
+    """The arguments, arrays as what has data and shape."""
+    return [
+        context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
+        for kind, argument in zip(signature.args, arguments, strict=True)
+    ]
+
+
+def _numbers(array: Any, width: int) -> tuple[Any, Any, int]:
+    """The type of an array's numbers, of so many side by side, and the bytes of one."""
+    scalar = array.data.type.pointee
+    return scalar, ir.VectorType(scalar, width), 4 if isinstance(scalar, ir.FloatType) else 8
+
+
+def _named(builder: Any, name: str, vector: Any, result: Any, arguments: list[Any]) -> Any:
+    """An operation of the compiler's own on such vectors."""
+    bits = 32 if isinstance(vector.element, ir.FloatType) else 64
+    return cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module, ir.FunctionType(result, arguments), f"llvm.{name}.v{vector.count}f{bits}"
+    )
+
+
+def _loop(
+    builder: Any, terms: Any, by: int, begun: list[Any], following: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Values kept in registers from k = 0 up to `terms`, by `by`: what `following(k, values)` has made of them."""
+    before, zero = builder.block, ir.Constant(NUMBER, 0)
+    loop, after = builder.append_basic_block("product.loop"), builder.append_basic_block("product.after")
+    builder.cbranch(builder.icmp_signed("<", zero, terms), loop, after)
+    builder.position_at_end(loop)
+    k, *values = [builder.phi(entry.type) for entry in (zero, *begun)]
+    more = following(k, values)
+    next_k = builder.add(k, ir.Constant(NUMBER, by))
+    builder.cbranch(builder.icmp_signed("<", next_k, terms), loop, after)
+    builder.position_at_end(after)
+    done = [builder.phi(entry.type) for entry in begun]
+    for phis, entries, backs in (((k, *values), (zero, *begun), (next_k, *more)), (done, begun, more)):
+        for phi, entry, back in zip(phis, entries, backs, strict=True):
+            phi.add_incoming(entry, before)
+            phi.add_incoming(back, loop)
+    return done
