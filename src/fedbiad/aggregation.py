@@ -32,7 +32,7 @@ class Total:
     known: Params = field(default_factory=dict)
 
     def __add__(self, other: Total) -> Total:
-        moved = {name: value.double() + other.moved[name] for name, value in self.moved.items()}
+        moved = {name: _doubled(value).add_(other.moved[name]) for name, value in self.moved.items()}
         holders = {name: value + other.holders[name] for name, value in self.holders.items()}
         known = {name: value + other.known[name] for name, value in self.known.items()}
         return Total(moved, holders, self.weight + other.weight, known)
@@ -40,6 +40,11 @@ class Total:
     def asked(self, name: str) -> Tensor | float:
         """The weight of all clients that a parameter's mean is over, whether they sent it or not."""
         return self.known[name].clamp(min=1e-300) if name in self.known else self.weight
+
+
+def _doubled(value: Tensor) -> Tensor:
+    """A copy in float64."""
+    return value.to(torch.float64, copy=True)
 
 
 def sum_block(layout: Layout, pattern: Pattern, moved: Params, weights: Sequence[float]) -> Total:
@@ -59,8 +64,10 @@ def sum_block(layout: Layout, pattern: Pattern, moved: Params, weights: Sequence
 
 def count_holders(layout: Layout, pattern: Pattern, weights: Sequence[float]) -> Params:
     """sum_k w_k beta^k for each parameter, in a shape that spreads over its entries."""
-    masks = layout.axis_masks(pattern, dtype=torch.float64)
     each = torch.tensor(weights, dtype=torch.float64)
+    if pattern.all():
+        return {name: each.sum().view([1] * len(shape)) for name, shape in layout.shapes.items()}
+    masks = layout.axis_masks(pattern, dtype=torch.float64)
     holders: Params = {}
     for name, shape in layout.shapes.items():
         held = each.view(-1, *[1] * len(shape))
@@ -110,11 +117,11 @@ class Aggregation:
 
     def finish(self, total: Total, u: Params) -> Params:
         """The aggregate, from the sums and the old parameters U_{r-1}."""
-        means = {name: self.mean(total, name, old.double()) for name, old in u.items()}
+        means = {name: self.mean(total, name, _doubled(old)) for name, old in u.items()}
         return {name: mean.to(u[name].dtype) for name, mean in means.items()}
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
-        """The mean of one parameter in float64."""
+        """The mean of one parameter in float64; `old` is a copy to be changed in place."""
         raise NotImplementedError
 
     def over(self, clients: str = "clients") -> str:
@@ -129,7 +136,7 @@ class MeanOverHolders(Aggregation):
     """
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
-        return old + total.moved[name] / total.holders[name].clamp(min=1e-300)
+        return old.add_(total.moved[name] / total.holders[name].clamp(min=1e-300))
 
     def over(self, clients: str = "clients") -> str:
         return f"the {clients} that sent it"
@@ -157,7 +164,7 @@ class MeanWithOld(Aggregation):
     """
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
-        return old + total.moved[name] / total.asked(name)
+        return old.add_(total.moved[name] / total.asked(name))
 
     def over(self, clients: str = "clients") -> str:
         return f"all {clients}, unchanged where not sent"
@@ -173,7 +180,7 @@ class MajorityVote(Aggregation):
     step: float
 
     def mean(self, total: Total, name: str, old: Tensor) -> Tensor:
-        return old + self.step * total.moved[name].sign()
+        return old.add_(self.step * total.moved[name].sign())
 
     def over(self, clients: str = "clients") -> str:
         return f"the majority of the {clients} that sent it"

@@ -6,7 +6,7 @@ In one process the bytes may be skipped for speed: `wired` sends every message t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -84,11 +84,9 @@ class Channel:
         """U as each client receives it [clients, ...], and what that costs. Rows not assigned arrive as 0 if wired."""
         patterns = [_assigned(cohort, i) for i in range(len(cohort))]
         kept = self._kept_weights(patterns)
-        encoded = [
-            wire.dense_request_size(cohort.round, client, pattern, count)
-            for client, pattern, count in zip(cohort.ids, patterns, kept, strict=True)
-        ]
-        counts = self._counts([VALUE_BITS * count for count in kept], patterns, encoded)
+        labels = [() if pattern is None else (pattern,) for pattern in patterns]
+        encoded = wire.dense_request_sizes(cohort.round, cohort.ids, labels, kept)
+        counts = self._counts(VALUE_BITS * kept, [bool(own) for own in labels], encoded)
         if cohort.offer is not None:
             counts = _with_increments(counts, cohort, cohort.offer)
         if not self.wired:
@@ -162,7 +160,7 @@ class Channel:
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
             np.array(errors, dtype=np.float64) if self._estimates else None,
             self._counts(
-                [reply.payload.paper_bits for reply, _ in replies], [reply.pattern for reply, _ in replies],
+                [reply.payload.paper_bits for reply, _ in replies], [reply.pattern is not None for reply, _ in replies],
                 [size for _, size in replies], self.layout.num_words,
             ),
             remembered, failed,
@@ -174,19 +172,20 @@ class Channel:
         """The same where what arrives is what was trained, without writing any message."""
         pattern, places = trained.pattern[members], members.tolist()
         present = None if senders.present is None else senders.present[members]
-        sent = self._sent(pattern, present)
-        told = [_told(cohort, trained, i) for i in places]
-        kept = self.layout.sent.kept_weights(sent).tolist()
-        losses, resampled = _losses(trained), trained.resampled.sum(1).tolist()
-        encoded = []
-        for i, rows, count in zip(places, told, kept, strict=True):
-            frame, report = (cohort.round, cohort.ids[i], senders.samples[i]), Report(0.0, trained.checks, resampled[i])
-            encoded.append(wire.dense_reply_size(*frame, rows, count, report, _words(senders, i)))
+        sent, told = self._sent(pattern, present), _tells(trained.pattern, cohort.assigned)[members]
+        kept = self.layout.sent.kept_weights(sent)
+        labels: list[wire.Labels] = [(rows,) if tells else () for rows, tells in zip(pattern, told, strict=True)]
+        if present is not None:
+            labels = [(*rows, words) for rows, words in zip(labels, present, strict=True)]
+        encoded = wire.dense_reply_sizes(
+            cohort.round, np.array(cohort.ids)[members], np.array(senders.samples)[members], labels, kept,
+            trained.checks, trained.resampled[members].sum(1),
+        )  # fmt: skip
         weights = [senders.weights[i] for i in places]
         total = trained.learned.total(self.layout.sent, members, sent, weights)
         return Arrived(
-            members, pattern, self._with_known(total, present, weights), losses[members], None,
-            self._counts([VALUE_BITS * count for count in kept], told, encoded, self.layout.num_words), {}, failed,
+            members, pattern, self._with_known(total, present, weights), _losses(trained)[members], None,
+            self._counts(VALUE_BITS * kept, told, encoded, self.layout.num_words), {}, failed,
         )  # fmt: skip
 
     def _sent(self, pattern: Pattern, present: Pattern | None) -> Pattern:
@@ -268,16 +267,23 @@ class Channel:
         change[_kept(self.layout.sent, wire.sent_rows(self.layout, pattern, reply.present))] = reply.payload.values()
         return change
 
-    def _counts(self, bits: list[int], patterns: list[Pattern | None], encoded: list[int], words: int = 0) -> Counts:
+    def _counts(
+        self,
+        bits: Sequence[int] | IntArray,
+        told: Sequence[bool] | Pattern,
+        encoded: Sequence[int] | IntArray,
+        words: int = 0,
+    ) -> Counts:
         """By the paper's count 32 bits a value, 64 bits a position and, where rows or words are told, 1 bit each."""
-        labels = [-(-words // 8) + (0 if pattern is None else -(-self.layout.num_rows // 8)) for pattern in patterns]
-        paper = [-(-own // 8) + told for own, told in zip(bits, labels, strict=True)]
-        return Counts(np.array(paper, dtype=np.int64), np.array(encoded, dtype=np.int64))
+        labels = -(-words // 8) + -(-self.layout.num_rows // 8) * np.asarray(told, dtype=np.int64)
+        return Counts(-(-np.asarray(bits, dtype=np.int64) // 8) + labels, np.asarray(encoded, dtype=np.int64))
 
-    def _kept_weights(self, patterns: list[Pattern | None]) -> list[int]:
-        some = [pattern for pattern in patterns if pattern is not None]
-        counted = iter(self.layout.kept_weights(np.stack(some)).tolist() if some else [])
-        return [self.layout.num_weights if pattern is None else next(counted) for pattern in patterns]
+    def _kept_weights(self, patterns: list[Pattern | None]) -> IntArray:
+        kept = np.full(len(patterns), self.layout.num_weights)
+        some = {i: pattern for i, pattern in enumerate(patterns) if pattern is not None}
+        if some:
+            kept[list(some)] = self.layout.kept_weights(np.stack(list(some.values())))
+        return kept
 
 
 def _with_increments(counts: Counts, cohort: Cohort, offer: Offer) -> Counts:
@@ -302,9 +308,14 @@ def _report(trained: Trained, i: int) -> Report:
 
 def _told(cohort: Cohort, trained: Trained, i: int) -> Pattern | None:
     """The rows a reply names; None: exactly those assigned."""
-    sent, assigned = trained.pattern[i], _row(cohort, i)
-    same = sent.all() if assigned is None else np.array_equal(sent, assigned)
-    return None if same else sent
+    sent = trained.pattern[i]
+    return sent if _tells(sent, _row(cohort, i)) else None
+
+
+def _tells(sent: Pattern, assigned: Pattern | None) -> Pattern:
+    """Whether a reply names its rows [...]: if they are others than those assigned [..., rows]."""
+    tells: Pattern = (sent != (True if assigned is None else assigned)).any(-1)
+    return tells
 
 
 def _words(senders: Senders, i: int) -> Pattern | None:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 import xxhash
 
+from fedbiad.arrays import IntArray
 from fedbiad.coding import Sink, Source, get_pattern, get_payload, pattern_bytes, put_pattern, put_payload
 from fedbiad.coding.parts import KeptShapes
-from fedbiad.coding.sink import Chunk, chunk_size, varint, varint_size
+from fedbiad.coding.sink import Chunk, chunk_size, varint, varint_size, varint_sizes
 from fedbiad.errors import WireError
 from fedbiad.messages import IncrementsMessage, ReplyMessage, Report, RequestMessage, Rows
 from fedbiad.payloads import Dense, Multiples, Payload
@@ -153,7 +154,14 @@ def sent_rows(layout: Layout, pattern: Rows | None, present: Rows | None) -> Row
 
 def dense_request_size(round_: int, client: int, pattern: Rows | None, kept: int) -> int:
     """len(encode_request(...)) of a request for `kept` weights, without writing it."""
-    return _dense_size(round_, client, kept, pattern)
+    return int(dense_request_sizes(round_, (client,), (_labels(pattern),), (kept,))[0])
+
+
+def dense_request_sizes(round_: int, clients: Counted, labels: Sequence[Labels], kept: Counted) -> IntArray:
+    """The same of many clients, each with the patterns it is told, if any."""
+    told = [pattern_bytes(*own) if own else 0 for own in labels]
+    sizes: IntArray = _FRAME + varint_size(round_) + varint_sizes(np.asarray(clients)) + told + 4 * np.asarray(kept)
+    return sizes
 
 
 def dense_reply_size(
@@ -166,17 +174,28 @@ def dense_reply_size(
     present: Rows | None = None,
 ) -> int:
     """len(encode_reply(...)) of a reply with `kept` weights in one dense part, without writing it."""
-    told = varint_size(samples) + 4
-    if report.checks:
-        told += varint_size(report.checks) + varint_size(report.resampled)
+    labels = _labels(pattern, present)
+    sizes = dense_reply_sizes(round_, (client,), (samples,), (labels,), (kept,), report.checks, (report.resampled,))
     if report.noise_weights:
-        told += varint_size(report.noise_weights) + varint_size(report.noise_drawn)
-    return _dense_size(round_, client, kept, pattern, present) + told
+        sizes += varint_size(report.noise_weights) + varint_size(report.noise_drawn)
+    return int(sizes[0])
 
 
-def _dense_size(round_: int, client: int, kept: int, *labels: Rows | None) -> int:
-    told = pattern_bytes(*(rows for rows in labels if rows is not None))
-    return _FRAME + varint_size(round_) + varint_size(client) + told + 4 * kept
+def dense_reply_sizes(
+    round_: int, clients: Counted, samples: Counted, labels: Sequence[Labels], kept: Counted, checks: int,
+    resampled: Counted,
+) -> IntArray:  # fmt: skip
+    """The same of many clients, each with its pattern and its words where it tells them."""
+    sizes = dense_request_sizes(round_, clients, labels, kept) + varint_sizes(np.asarray(samples)) + 4
+    return sizes + varint_size(checks) + varint_sizes(np.asarray(resampled)) if checks else sizes
+
+
+Labels = tuple[Rows, ...]
+Counted = Sequence[int] | IntArray
+
+
+def _labels(*told: Rows | None) -> Labels:
+    return tuple(rows for rows in told if rows is not None)
 
 
 _FRAME = len(MAGIC) + 2 + 4 + 3 + CHECKSUM_BYTES

@@ -22,7 +22,8 @@ pattern = np.arange(32)[None] < 16
 held = kernels.Places(kernels.Units(*(part[..., :16].copy() for part in units)), np.arange(16)[None], np.array([16]))
 course = kernels.Course(losses, pattern, np.zeros((1, 32), dtype=np.int64), losses > 0)
 swaps = Swaps(3, np.array([2]), np.array([7], dtype=np.uint64))
-kernels.train(held, units, (x @ x.T).ravel(), b, rng.integers(0, 10, 20), np.array([20]), visits,
+gram = x @ x.T
+kernels.train(held, units, np.array([gram.ctypes.data]), b, rng.integers(0, 10, 20), np.array([20]), visits,
               np.ones(1, dtype=np.float32), 0.1, 10, swaps, course)
 assert 0 < course.changed.sum() < 6
 print(hashlib.blake2b(b"".join(part.tobytes() for part in (*held.units, b))).hexdigest())

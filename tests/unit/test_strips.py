@@ -14,7 +14,7 @@ from fedbiad.arrays import FloatArray
 from fedbiad.models import MLP
 from fedbiad.training.batches import Derived, judged
 from fedbiad.training.products import WIDTHS
-from fedbiad.training.strips import PAYS, Picture, Strips
+from fedbiad.training.strips import PAYS, Picture, Strips, add_back, multiply
 
 BACKGROUND = -0.5
 
@@ -46,12 +46,44 @@ def test_products_are_those_with_the_matrix(samples: int, units: int) -> None:
     stream, x = np.random.default_rng(1), pictures(samples, 50)
     first, bias, a = stream.normal(size=(50, units)), stream.normal(size=units), stream.normal(size=(samples, units))
     own = Picture(Strips.of(x, BACKGROUND), Strips.of(np.ascontiguousarray(x.T), BACKGROUND))
-    total = stream.normal(size=(50, units))
-    product = own.by_sample.times(first, own.by_sample.base(first, bias))
+    product = own.by_sample.times(first, bias)
     np.testing.assert_allclose(product, x @ first + bias, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(own.back(a), x.T @ a, rtol=1e-12, atol=1e-12)
-    expected = total + 3.5 * own.back(a)
-    own.add(a, 3.5, total)
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_clients_in_one_call_are_each_alone(dtype: type, same: bool) -> None:
+    """Of four clients the second is no picture; each has its own factor, or all the same one."""
+    stream, sizes = np.random.default_rng(1), np.array([7, 4, 60, 3])
+    ends = np.cumsum(sizes)
+    xs = [pictures(size, 50, seed=k, dtype=dtype) for k, size in enumerate(sizes)]
+    own = {k: Strips.of(xs[k], BACKGROUND) for k in (0, 2, 3)}
+    shape = (1, 50, 33) if same else (4, 50, 33)
+    factors: FloatArray = np.broadcast_to(stream.normal(size=shape).astype(dtype), (4, 50, 33))
+    biases: FloatArray = np.broadcast_to(stream.normal(size=(shape[0], 33)).astype(dtype), (4, 33))
+    out = np.full((ends[-1], 33), 7.0, dtype)
+    multiply(own, factors, biases, ends - sizes, out)
+    for k, end in enumerate(ends):
+        alone = own[k].times(factors[k], biases[k]) if k in own else np.full((sizes[k], 33), 7.0)
+        assert np.array_equal(out[end - sizes[k] : end], alone)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_adding_what_clients_learned_is_adding_each(dtype: type) -> None:
+    stream, sizes = np.random.default_rng(1), np.array([7, 4, 60, 3])
+    ends = np.cumsum(sizes)
+    spans = np.stack([ends - sizes, ends], axis=1)
+    own = [picture(pictures(size, 50, seed=k, dtype=dtype)) for k, size in enumerate(sizes)]
+    a: FloatArray = stream.normal(size=(ends[-1], 33)).astype(dtype)
+    held = stream.random((3, 33)) < 0.6
+    weights: FloatArray = np.array([3.5, 1.0, 20.0]).astype(dtype)
+    held[1] = True
+    total: FloatArray = stream.normal(size=(50, 33)).astype(dtype)
+    expected = total.copy()
+    for k, rows, weight in zip((0, 2, 3), held, weights, strict=True):
+        expected += weight * own[k].back(a[slice(*spans[k])] * rows)
+    add_back([own[k] for k in (0, 2, 3)], a, spans[[0, 2, 3]], held, weights, total)
     assert np.array_equal(total, expected)
 
 
@@ -81,7 +113,7 @@ def test_a_sample_of_nothing_but_background_and_numbers_that_are_none() -> None:
     x[8, 7] = np.nan
     first = np.random.default_rng(4).normal(size=(30, 5))
     strips = Strips.of(x, BACKGROUND)
-    out = strips.times(first, strips.base(first))
+    out = strips.times(first, np.zeros(5))
     np.testing.assert_allclose(out[:8], x[:8] @ first, rtol=1e-12, atol=1e-12)
     assert np.isnan(out[8]).all()
 

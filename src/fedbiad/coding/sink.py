@@ -14,7 +14,7 @@ import constriction  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.arrays import FloatArray
+from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.errors import WireError
 
 Symbols = npt.NDArray[np.int32]
@@ -130,6 +130,16 @@ def _shortest(point: int, lower: int, span: int) -> bytes:
 def varint_size(number: int) -> int:
     """len(varint(number))."""
     return max(1, -(-number.bit_length() // 7))
+
+
+def varint_sizes(numbers: IntArray) -> IntArray:
+    """The same of many."""
+    sizes: IntArray = 1 + np.searchsorted(_LARGER, numbers, side="right")
+    return sizes
+
+
+_LARGER = 1 << np.arange(7, 63, 7, dtype=np.int64)
+"""The first number of two bytes, of three, and so on."""
 
 
 def varint(value: int) -> bytes:

@@ -58,8 +58,8 @@ class MLP(Model):
         if strips is None:
             return super().answers(params, batch, memory)
         first = params["layer1.weight"][0].T.contiguous().numpy()
-        base = strips.base(first, params["layer1.bias"][0].numpy())
-        return self._after(torch.from_numpy(strips.times(first, base)).unsqueeze(0), params, {})
+        entered = strips.times(first, params["layer1.bias"][0].numpy())
+        return self._after(torch.from_numpy(entered).unsqueeze(0), params, {})
 
     def _after(self, x: Tensor, params: Params, unit_masks: dict[str, Tensor]) -> Tensor:
         """From what comes out of the first layer to what comes out of the last."""

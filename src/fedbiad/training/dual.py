@@ -21,11 +21,11 @@ from fedbiad.aggregation import Total, count_holders
 from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.patterns import NO_SWAPS, Swaps
 from fedbiad.rows import Layout
-from fedbiad.training import kernels
+from fedbiad.training import kernels, strips
 from fedbiad.training.batches import LocalData
 from fedbiad.training.kernels import Course, Places, Units
 from fedbiad.training.objective import cross_entropy
-from fedbiad.training.strips import Picture, Strips
+from fedbiad.training.strips import Picture
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"
 
@@ -107,19 +107,17 @@ class FusedTrainer(DualTrainer):
 
     def _pre_activate(self, firsts: Tensor) -> None:
         self.pictures = [self.data.picture(k) for k in range(len(self.x))]
-        p, first = self.p.numpy(), firsts.numpy()
-        empty = _OfBackground(first, self.u[B1].numpy())
-        for k, (picture, part) in enumerate(zip(self.pictures, self.parts, strict=True)):
-            if picture is None:
+        found = {k: picture.by_sample for k, picture in enumerate(self.pictures) if picture is not None}
+        begins = self.ends - np.asarray(self.data.sizes)
+        strips.multiply(found, firsts.numpy(), self.u[B1].numpy(), begins, self.p.numpy())
+        for k, part in enumerate(self.parts):
+            if k not in found:
                 torch.addmm(self.u[B1][k], self.x[k], firsts[k], out=self.p[part])
-            else:
-                own = picture.by_sample
-                own.times(first[k], empty.of(k, own), out=p[part])
 
     @cached_property
-    def _flat(self) -> tuple[FloatArray, IntArray]:
-        """All Gram matrices and all targets, one client after another."""
-        return torch.cat([gram.view(-1) for gram in self.grams]).numpy(), torch.cat(self.targets).numpy()
+    def _told(self) -> tuple[IntArray, IntArray]:
+        """Where each client's Gram matrix stands in memory, and all targets, one client after another."""
+        return np.array([gram.data_ptr() for gram in self.grams]), torch.cat(self.targets).numpy()
 
     def set_pattern(self, pattern: Pattern) -> None:
         count, held = pattern.sum(1), self._held
@@ -140,10 +138,10 @@ class FusedTrainer(DualTrainer):
     def _train(self, first: int, last: int, pattern: Pattern, swaps: Swaps) -> Course:
         losses = np.zeros((len(pattern), last - first))
         course = Course(losses, pattern, np.zeros(pattern.shape, dtype=np.int64), losses.astype(np.bool_))
-        grams, targets = self._flat
+        grams, targets = self._told
         kernels.train(
             self._held_now, self._units, grams, self.b.numpy(), targets, self.ends,
-            self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(grams.dtype),
+            self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(self._units.p.dtype),
             self.learning_rate, self.batch, swaps, course,
         )  # fmt: skip
         return course
@@ -239,11 +237,9 @@ class DualLearned:
     def _add_pictures(self, total: FloatArray, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> None:
         """The same to the bit; a row that is not held adds nothing."""
         transposed = np.zeros(total.shape[::-1], total.dtype)
-        whole, parts = pattern.all(), np.split(self.a.numpy(), self.ends[:-1])
-        for client, own, weight in zip(members.tolist(), pattern, weights, strict=True):
-            a, picture = parts[client], self.pictures[client]
-            assert picture is not None
-            picture.add(a if whole else a * own, weight, transposed)
+        spans = np.stack([self.ends - np.diff(self.ends, prepend=0), self.ends], axis=1)[members]
+        pictures = [picture for client in members.tolist() if (picture := self.pictures[client]) is not None]
+        strips.add_back(pictures, self.a.numpy(), spans, pattern, np.asarray(weights, total.dtype), transposed)
         total[:] = transposed.T
 
     def row_norms(self, layout: Layout) -> FloatArray:
@@ -270,20 +266,6 @@ class DualLearned:
             return torch.mm(chosen.T, self.x[client], out=out)
         change = torch.from_numpy(picture.back(chosen.numpy())).T
         return change if out is None else out.copy_(change)
-
-
-class _OfBackground:
-    """What a sample of nothing but background comes to, made once for all clients that have the same."""
-
-    def __init__(self, firsts: FloatArray, biases: FloatArray) -> None:
-        self._firsts, self._biases, self._known = firsts, biases, dict[tuple[int, float], FloatArray]()
-        self._same = firsts.strides[0] == 0 == biases.strides[0]
-
-    def of(self, client: int, samples: Strips) -> FloatArray:
-        key = 0 if self._same else client, samples.background
-        if key not in self._known:
-            self._known[key] = samples.base(self._firsts[client], self._biases[client])
-        return self._known[key]
 
 
 def _transposed(first: Tensor) -> Tensor:

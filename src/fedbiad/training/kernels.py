@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiled import RowList, draw_uniforms, key_of_step, swap_rows
@@ -17,6 +18,7 @@ from fedbiad.training.products import (
     WIDTHS,
     inner_1_1,
     inner_2_5,
+    pointer,
     row_1,
     row_16,
     row_64,
@@ -61,14 +63,14 @@ class Course(NamedTuple):
 
 @fast
 def train(
-    held: Places, units: Units, grams: FloatArray, b: FloatArray, targets: IntArray, ends: IntArray,
+    held: Places, units: Units, grams: IntArray, b: FloatArray, targets: IntArray, ends: IntArray,
     visits: IntArray, scale: FloatArray, rate: float, batch: int, swaps: Swaps, course: Course,
 ) -> None:  # fmt: skip
     """Advance every client by the iterations of `course`, in place.
 
-    Client k's samples stand before `ends[k]`: targets [samples], Gram matrices `grams` flat. The output layer's bias
-    is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units that are not held
-    wait in `units`.
+    Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
+    output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
+    that are not held wait in `units`.
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
@@ -77,13 +79,11 @@ def train(
     rows, columns = classes * np.arange(batch), np.arange(classes)  # where they begin in e
     luck = np.empty(units.p.shape[1], np.float64)
     room = np.empty((3, len(luck)), np.uint32)
-    at = 0
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size, count, since = last - first, held.taken[k], 0
         own_p, own_a, own_w = p[first:last], a[first:last], held.units.w[k]
-        gram = grams[at : at + size * size].reshape(size, size)
-        at += size * size
+        gram = carray(pointer(grams[k], p), (size, size))
         losses = course.losses[k]
         for v in range(len(losses)):
             chosen = visits[k, v * batch : (v + 1) * batch]

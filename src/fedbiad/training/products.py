@@ -68,6 +68,22 @@ INNER = (2, 5)
 inner_2_5, inner_1_1 = _inner(*INNER), _inner(1, 1)
 
 
+def _pointer() -> Any:
+    """To numbers like those of the array `like`, at this address."""
+
+    @intrinsic
+    def pointer(context, address, like):  # type: ignore[no-untyped-def]
+        kind = types.CPointer(like.dtype)  # type: ignore[no-untyped-call]
+        return kind(address, like), lambda context, builder, _, arguments: builder.inttoptr(
+            arguments[0], context.get_value_type(kind)
+        )
+
+    return pointer
+
+
+pointer = _pointer()
+
+
 def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at = _opened(
         context, builder, signature, arguments

@@ -1,19 +1,23 @@
 """Products with samples that are mostly background, as pictures are: only what differs from it is multiplied.
 
 A matrix is kept as strips of three rows: the columns in which one of the three differs from the background, and the
-three differences there.
+three differences there. A compiled function is told where the strips of many clients stand in memory: one call for a
+block of clients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from numba import carray  # type: ignore[attr-defined]
 
-from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import strict, strict_part
-from fedbiad.training.products import STRIP, WIDTHS, strip_1, strip_16, strip_128
+from fedbiad.training.products import STRIP, WIDTHS, pointer, strip_1, strip_16, strip_128
 
 PAYS = 0.55
 """Strips that hold a larger share of a matrix than this are not faster than a product with all of it."""
@@ -47,16 +51,10 @@ class Strips:
         found = cls.of(x, background)
         return found if found.share <= PAYS else None
 
-    def base(self, factor: FloatArray, bias: FloatArray | float = 0.0) -> FloatArray:
-        """The bias, and what a row of nothing but background comes to; the factor is [columns, units]."""
-        base: FloatArray = bias + _of_background(factor, self.background)
-        return base
-
-    def times(self, factor: FloatArray, base: FloatArray, out: FloatArray | None = None) -> FloatArray:
-        """The product with a factor [columns, units], of which `base` is known; and the bias."""
-        if out is None:
-            out = np.empty((self.shape[0], factor.shape[1]), factor.dtype)
-        _multiply(self.starts, self.columns, self.values, factor, base, out)
+    def times(self, factor: FloatArray, bias: FloatArray) -> FloatArray:
+        """The product with a factor [columns, units], and the bias [units]."""
+        out = np.empty((self.shape[0], factor.shape[1]), factor.dtype)
+        multiply({0: self}, factor[None], bias[None], np.zeros(1, np.int64), out)
         return out
 
     @property
@@ -69,6 +67,11 @@ class Strips:
     def nbytes(self) -> int:
         """In memory."""
         return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
+
+    @cached_property
+    def told(self) -> tuple[int, ...]:
+        """For compiled functions: how many rows there are, and where the arrays stand."""
+        return (self.shape[0], *(part.ctypes.data for part in (self.starts, self.columns, self.values)))
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,49 @@ class Picture:
 
     def back(self, a: FloatArray) -> FloatArray:
         """X^T A [inputs, units]."""
-        return self.by_input.times(a, self.by_input.base(a))
+        return self.by_input.times(a, np.zeros(a.shape[1], a.dtype))
 
-    def add(self, a: FloatArray, weight: float, total: FloatArray) -> None:
-        """total += weight X^T A, the same as of `back` to the bit."""
-        own = self.by_input
-        _accumulate(own.starts, own.columns, own.values, a, own.background, weight, total)
+
+def multiply(
+    matrices: Mapping[int, Strips], factors: FloatArray, biases: FloatArray, begins: IntArray, out: FloatArray
+) -> None:
+    """Matrix k times factors[k] [columns, units], and biases[k], into the rows of `out` from begins[k] on."""
+    if not matrices:
+        return
+    assert factors[0].flags.c_contiguous
+    chosen, like = np.array(list(matrices)), next(iter(matrices.values())).values
+    places = factors.ctypes.data + factors.strides[0] * chosen
+    told = np.array([own.told for own in matrices.values()])
+    _multiply(told, like, places, _bases(matrices, factors, biases), begins[chosen], out)
+
+
+def _bases(matrices: Mapping[int, Strips], factors: FloatArray, biases: FloatArray) -> FloatArray:
+    """The bias, and what a row of nothing but background comes to, made once for all that have the same."""
+    same, known = factors.strides[0] == 0 == biases.strides[0], dict[tuple[int, float], FloatArray]()
+    keys = {k: (0 if same else k, own.background) for k, own in matrices.items()}
+    for k, key in keys.items():
+        if key not in known:
+            known[key] = biases[k] + _of_background(factors[k], key[1])
+    return np.stack([known[key] for key in keys.values()])
+
+
+def add_back(
+    pictures: Sequence[Picture],
+    a: FloatArray,
+    spans: IntArray,
+    pattern: Pattern,
+    weights: FloatArray,
+    total: FloatArray,
+) -> None:
+    """total += weight X^T A of each client, of the units it holds; the same as of `back` to the bit.
+
+    A client's A is the rows of `a` from spans[client, 0] up to spans[client, 1].
+    """
+    if not pictures:
+        return
+    told = np.array([own.by_input.told for own in pictures])
+    backgrounds = np.array([own.by_input.background for own in pictures])
+    _accumulate(told, backgrounds, pictures[0].by_input.values, a, spans, pattern, weights, total)
 
 
 @strict
@@ -141,6 +181,15 @@ def _of_background(matrix: FloatArray, background: float) -> FloatArray:
 
 
 @strict_part
+def _opened(told: IntArray, like: FloatArray) -> tuple[int, IntArray, Columns, FloatArray]:
+    """Rows, starts, columns and values as `Strips.told` tells them."""
+    strips = (told[0] + STRIP - 1) // STRIP
+    starts = carray(pointer(told[1], told), (strips + 1,))
+    columns = carray(pointer(told[2], np.empty(0, np.uint16)), (starts[strips],))
+    return told[0], starts, columns, carray(pointer(told[3], like), (starts[strips], STRIP))
+
+
+@strict_part
 def _strip(
     columns: Columns, values: FloatArray, rows: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
     into: FloatArray, row: int,
@@ -161,33 +210,42 @@ def _strip(
 
 @strict
 def _multiply(
-    starts: IntArray, columns: Columns, values: FloatArray, factor: FloatArray, base: FloatArray, out: FloatArray
+    told: IntArray, like: FloatArray, factors: IntArray, bases: FloatArray, begins: IntArray, out: FloatArray
 ) -> None:
-    """out = base + strips x factor."""
-    rows, whole = np.arange(STRIP), len(out) // STRIP
-    for n in range(whole):
-        own = slice(starts[n], starts[n + 1])
-        _strip(columns[own], values[own], rows, factor, base, None, out, STRIP * n)
-    if whole < len(starts) - 1:  # a last, narrower strip
-        room = np.empty((STRIP, len(base)), base.dtype)
-        _strip(columns[starts[whole] :], values[starts[whole] :], rows, factor, base, None, room, 0)
-        out[STRIP * whole :] = room[: len(out) - STRIP * whole]
+    """out = base + strips x factor, of every matrix; `factors` is where they stand."""
+    three, room = np.arange(STRIP), np.empty((STRIP, out.shape[1]), out.dtype)
+    for m in range(len(told)):
+        rows, starts, columns, values = _opened(told[m], like)
+        base, own, whole = bases[m], out[begins[m] : begins[m] + rows], rows // STRIP
+        factor = carray(pointer(factors[m], out), (1, len(base)))  # as many rows as there are columns
+        for n in range(whole):
+            part = slice(starts[n], starts[n + 1])
+            _strip(columns[part], values[part], three, factor, base, None, own, STRIP * n)
+        if STRIP * whole < rows:  # a last, narrower strip
+            part = slice(starts[whole], starts[whole + 1])
+            _strip(columns[part], values[part], three, factor, base, None, room, 0)
+            own[STRIP * whole :] = room[: rows - STRIP * whole]
 
 
 @strict
 def _accumulate(
-    starts: IntArray, columns: Columns, values: FloatArray, factor: FloatArray, background: float, weight: float,
-    total: FloatArray,
+    told: IntArray, backgrounds: FloatArray, like: FloatArray, a: FloatArray, spans: IntArray, pattern: Pattern,
+    weights: FloatArray, total: FloatArray,
 ) -> None:  # fmt: skip
-    """total += weight x (what the background comes to + strips x factor)."""
-    rows, whole = np.arange(STRIP), len(total) // STRIP
-    base, w = _of_background(factor, background), total.dtype.type(weight)
-    for n in range(whole):
-        own = slice(starts[n], starts[n + 1])
-        _strip(columns[own], values[own], rows, factor, base, w, total, STRIP * n)
-    if whole < len(starts) - 1:
-        room = np.empty((STRIP, len(base)), base.dtype)
-        _strip(columns[starts[whole] :], values[starts[whole] :], rows, factor, base, None, room, 0)
-        for r in range(len(total) - STRIP * whole):
-            for j in range(len(base)):
-                total[STRIP * whole + r, j] += w * room[r, j]
+    """total += weight x (what the background comes to + strips x A), of every matrix."""
+    three, room = np.arange(STRIP), np.empty((STRIP, a.shape[1]), a.dtype)
+    for m in range(len(told)):
+        rows, starts, columns, values = _opened(told[m], like)
+        factor, w = a[spans[m, 0] : spans[m, 1]], total.dtype.type(weights[m])
+        if not pattern[m].all():
+            factor = factor * pattern[m]  # a unit that is not held adds nothing
+        base, whole = _of_background(factor, backgrounds[m]), rows // STRIP
+        for n in range(whole):
+            part = slice(starts[n], starts[n + 1])
+            _strip(columns[part], values[part], three, factor, base, w, total, STRIP * n)
+        if STRIP * whole < rows:
+            part = slice(starts[whole], starts[whole + 1])
+            _strip(columns[part], values[part], three, factor, base, None, room, 0)
+            for r in range(rows - STRIP * whole):
+                for j in range(len(base)):
+                    total[STRIP * whole + r, j] += w * room[r, j]
