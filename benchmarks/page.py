@@ -29,12 +29,13 @@ NEXT = """
 `kernels.train` is local training itself; `strips._multiply` makes X U1^T and `strips._accumulate` the sum of all A^T X,
 both without the background of the images. Rounds are timed with clients met before: the first time a client comes, its
 Gram matrix and its strips are made as well. What is left besides is Python, a little for every client, and, with
-workers, the time in which the first process adds up and hands out. What would be next: hand the strips of a whole block
-to one compiled call; take X U1^T a few inputs at a time, so that the weights stay in the innermost cache. Part of an
-iteration does not depend on the number of units (exponentials, logarithm, bias), so half of them cost more than half;
-and FedBIAD moves a tenth of the held units out and in at a check: kept by units instead of by samples, those that wait
-would come from fewer lines of the cache. Tried without gain: units not held masked instead of moved aside, the errors
-of a batch kept by classes.
+workers, the time in which the first process adds up, judges and hands out: some 5 ms a round here, in which the others
+wait, so that two of them gain less the shorter a round is. What would be next: the next round's clients told before
+this one's are added up, and each process adding up its part of the weights. Part of an iteration does not depend on the
+number of units (exponentials, logarithm, bias), so half of them cost more than half; and FedBIAD moves a tenth of the
+held units out and in at a check: kept by units instead of by samples, those that wait would come from fewer lines of
+the cache. Tried without gain: units not held masked instead of moved aside, the errors of a batch kept by classes,
+X U1^T a hundred inputs at a time.
 """
 
 
