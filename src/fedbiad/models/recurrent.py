@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from fedbiad.vector_math import sigmoid, tanh
 
 LOGITS = 1 << 22
 """Logits computed at a time."""
+
+WHOLE_VECTORS = 64
+"""As many numbers as a compiler's loop takes at a time."""
 
 Pair = tuple[Tensor, Tensor]
 """h and c of a layer, each [clients, batch, units]."""
@@ -153,20 +157,25 @@ def _through(error: Tensor, params: Params, rest: Tensor | None, slope: Tensor |
 def lstm_cell(t: int, gates: FloatArray, c: FloatArray, squashed: FloatArray, h: FloatArray) -> None:
     """One time step from the gates' pre-activations on, all [clients, time, batch, ...]; they become i, f, g, o."""
     clients, _, batch, units = squashed.shape
+    # rows of whole vectors: what is left over, a compiler's loop takes one by one
+    i, f, g, o, now, tanh_c = np.zeros((6, (units + WHOLE_VECTORS - 1) // WHOLE_VECTORS * WHOLE_VECTORS), gates.dtype)
     for k in range(clients):
         for r in range(batch):
-            own = gates[k, t, r]
-            for j in range(2 * units):
-                own[j] = sigmoid(own[j])
-            for j in range(2 * units, 3 * units):
-                own[j] = tanh(own[j])
-            for j in range(3 * units, 4 * units):
-                own[j] = sigmoid(own[j])
+            own, before = gates[k, t, r], c[k, t, r]
             for j in range(units):
-                now = own[units + j] * c[k, t, r, j] + own[j] * own[2 * units + j]
-                c[k, t + 1, r, j] = now
-                squashed[k, t, r, j] = tanh(now)
-                h[k, t + 1, r, j] = own[3 * units + j] * squashed[k, t, r, j]
+                i[j], f[j], g[j], o[j] = own[j], own[units + j], own[2 * units + j], own[3 * units + j]
+                now[j] = before[j]
+            for j in range(len(i)):
+                i[j], f[j], o[j] = sigmoid(i[j]), sigmoid(f[j]), sigmoid(o[j])
+            for j in range(len(i)):
+                g[j] = tanh(g[j])
+            for j in range(len(i)):
+                now[j] = f[j] * now[j] + i[j] * g[j]
+            for j in range(len(i)):
+                tanh_c[j] = tanh(now[j])
+            for j in range(units):
+                own[j], own[units + j], own[2 * units + j], own[3 * units + j] = i[j], f[j], g[j], o[j]
+                c[k, t + 1, r, j], squashed[k, t, r, j], h[k, t + 1, r, j] = now[j], tanh_c[j], o[j] * tanh_c[j]
 
 
 @fast
