@@ -220,13 +220,6 @@ def test_the_frontier_asks_for_its_partition_its_clients_and_its_budgets() -> No
     assert len(set(paths)) == len(paths)
 
 
-def test_rows_that_two_tables_share_are_run_once() -> None:
-    frontier, table1 = (Reproduction(table, "ptb", Path("x")).tuning() for table in ("frontier", "table1"))
-    assert frontier["FedAvg"] == table1["FedAvg"]
-    shared = [label for label in frontier if label in table1]
-    assert all(frontier[label] == table1[label] for label in shared)
-
-
 def sized(label: str, accuracy: float, size: float) -> dict[str, Any]:
     return row(label, accuracy, 0.001, upload_per_client={"paper": size, "encoded": size})
 
