@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -92,6 +93,8 @@ class Experiment:
     ) -> Iterator[tuple[Record, RoundOutcome]]:
         """Rounds start+1 .. R from U_start and the server's state then, each with its record; `before` is the last."""
         u = {name: u[name] for name in self.model.shapes}  # one order of sums, whatever a checkpoint's order
+        for batch in itertools.islice(self.data.evaluation(), 1):  # so that what judges is loaded before round 1
+            evaluate(self.model, u, [batch], self.top)
         totals = {way: (before or {}).get(f"total_{way}", {}) for way in ("upload", "download")}
         for outcome in self.server.aggregate(self.transport, u, start, self.rounds, state):
             began = time.perf_counter()

@@ -73,7 +73,7 @@ def test_the_background_of_pictures_is_not_multiplied() -> None:
     for picture in map(local.picture, IDS):
         assert picture is not None
         # 4 strips of samples, each with 20 inputs that differ; 7 strips of such inputs, each with all samples
-        assert (len(picture.by_sample.columns), len(picture.by_input.columns)) == (4 * 20, 7 * SAMPLES)
+        assert (len(picture.by_sample.columns), len(picture.by_input.columns)) == (6 * 20, 10 * SAMPLES)
 
 
 NORMS = CLIENTS * SAMPLES * SAMPLES * UNITS

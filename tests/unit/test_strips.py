@@ -33,10 +33,10 @@ def picture(x: FloatArray) -> Picture:
 
 
 def test_strips_by_hand() -> None:
-    strips = Strips.of(np.array([[0.0, 1, 0, 0], [0, 0, 0, 2], [0, 3, 0, 0], [4, 0, 0, 0]]), 0.0)
+    strips = Strips.of(np.array([[0.0, 1, 0, 0], [0, 3, 0, 2], [4, 0, 0, 0]]), 0.0)
     assert strips.starts.tolist() == [0, 2, 3]
     assert strips.columns.tolist() == [1, 3, 0]
-    assert strips.values.tolist() == [[1, 0, 3], [0, 2, 0], [4, 4, 4]]  # of the last strip only one row counts
+    assert strips.values.tolist() == [[1, 3], [0, 2], [4, 4]]  # of the last strip only one row counts
     assert strips.share == 3 / 8
 
 

@@ -142,7 +142,7 @@ class FusedTrainer(DualTrainer):
         kernels.train(
             self._held_now, self._units, grams, self.b.numpy(), targets, self.ends,
             self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(self._units.p.dtype),
-            self.learning_rate, self.batch, swaps, course,
+            self.learning_rate, self.batch, swaps, course, first == 0,
         )  # fmt: skip
         return course
 

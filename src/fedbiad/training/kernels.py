@@ -64,9 +64,9 @@ class Course(NamedTuple):
 @fast
 def train(
     held: Places, units: Units, grams: IntArray, b: FloatArray, targets: IntArray, ends: IntArray,
-    visits: IntArray, scale: FloatArray, rate: float, batch: int, swaps: Swaps, course: Course,
+    visits: IntArray, scale: FloatArray, rate: float, batch: int, swaps: Swaps, course: Course, begins: bool,
 ) -> None:  # fmt: skip
-    """Advance every client by the iterations of `course`, in place.
+    """Advance every client by the iterations of `course`, in place; if it `begins` with them, A is 0.
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
     output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
@@ -75,34 +75,45 @@ def train(
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
     h, back = np.empty((batch, places), p.dtype), np.empty((batch, places), p.dtype)
-    e = np.empty((batch, classes), p.dtype)
-    rows, columns = classes * np.arange(batch), np.arange(classes)  # where they begin in e
-    luck = np.empty(units.p.shape[1], np.float64)
+    nothing = np.zeros(places, p.dtype)
+    e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
+    lanes = np.empty((2, e.shape[1]), p.dtype)
+    samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
+    seen = np.empty(p.shape[0], np.uint32)
+    luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
     room = np.empty((3, len(luck)), np.uint32)
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
-        size, count, since = last - first, held.taken[k], 0
+        size, count, since, met = last - first, held.taken[k], 0, 0
         own_p, own_a, own_w = p[first:last], a[first:last], held.units.w[k]
         gram = carray(pointer(grams[k], p), (size, size))
         losses = course.losses[k]
+        for j in range(count):
+            place[held.rows[k, j]] = j
+        if not begins:
+            met = size
+            for i in range(size):
+                seen[i] = i
         for v in range(len(losses)):
             chosen = visits[k, v * batch : (v + 1) * batch]
-            _gather(own_p, chosen, h, back, count)
-            _add_product(gram, size * chosen, 1, size, own_a, h, count)
+            _gather(own_p, chosen, h, count)
+            _add_product(gram, size * chosen, 1, met, own_a, seen, None, h, count)  # of others A is 0
             _relu(h, count)
-            _logits(h, own_w, e, count)
-            losses[v] = _descent(e, b[k], scale[k], targets[first:last], chosen, rate / batch)
+            _logits(own_w, h, e, count)
+            losses[v] = _descent(e, b[k], scale[k], targets[first:last], chosen, rate / batch, lanes)
             _shift(b[k], e, scale[k])
-            _add_product(e, rows, 1, classes, own_w, back, count)
+            _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, back, count)
             _add_where_active(back, h, own_a, chosen, count)
-            _add_product(e, columns, classes, batch, h, own_w, count)
+            _add_product(e, rows, 1, batch, h, None, None, own_w, count)
+            if met < size:
+                met = _meet(chosen, seen, met)
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
                 _count_held(course.held[k], held.rows[k], count, v + 1 - since)
                 since = v + 1
-                draw_uniforms(key_of_step(swaps.keys[k], v), luck)
+                draw_uniforms(key_of_step(swaps.keys[k], v), luck[: 2 * swaps.size[k]])
                 swap_rows(course.pattern[k], luck, swaps.size[k], room)
-                _exchange(course.pattern[k], k, first, last, held, units, room)
+                _put_swapped(k, first, last, held, units, room, swaps.size[k], place)
         _count_held(course.held[k], held.rows[k], count, len(losses) - since)
 
 
@@ -134,15 +145,45 @@ def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, uni
         if missing[j]:
             coming[found] = j
             found += 1
+    _put(k, first, last, held, units, places, leaving, coming, count)
+
+
+@strict_part
+def _put_swapped(
+    k: int, first: int, last: int, held: Places, units: Units, room: RowList, count: int, place: RowList
+) -> None:
+    """The same with the rows that `swap_rows` has put first in its lists; `place` is where each held unit stands."""
+    coming, leaving, places = room
+    for n in range(count):  # in the order in which `_exchange` finds them
+        unit, at = leaving[n], n
+        while at > 0 and places[at - 1] > place[unit]:
+            places[at], leaving[at] = places[at - 1], leaving[at - 1]
+            at -= 1
+        places[at], leaving[at] = place[unit], unit
+        unit, at = coming[n], n
+        while at > 0 and coming[at - 1] > unit:
+            coming[at] = coming[at - 1]
+            at -= 1
+        coming[at] = unit
+    _put(k, first, last, held, units, places, leaving, coming, count)
+    for n in range(count):
+        place[coming[n]] = places[n]
+
+
+@strict_part
+def _put(
+    k: int, first: int, last: int, held: Places, units: Units, places: RowList, leaving: RowList, coming: RowList,
+    count: int,
+) -> None:  # fmt: skip
+    """Units that come into the places of those that leave."""
     for i in range(first, last):  # sample by sample: the units of one stand side by side
         _move(units.a[i], held.units.a[i], places, leaving, coming, count)
-    for i in range(first, last):
         for n in range(count):
             held.units.p[i, places[n]] = units.p[i, coming[n]]
     for c in range(units.w.shape[1]):
         _move(units.w[k, c], held.units.w[k, c], places, leaving, coming, count)
     for n in range(count):
-        rows[places[n]] = coming[n]
+        held.rows[k, places[n]] = coming[n]
 
 
 @strict_part
@@ -180,44 +221,62 @@ def _add_product(
     stride: int,
     terms: int,
     factors: FloatArray,
+    chosen: RowList | None,
+    base: FloatArray | None,
     into: FloatArray,
     held: int,
 ) -> None:
-    """into[r] += sum over k < terms of coefficients[places[r] + k stride], flat, times factors[k]."""
+    """into[r] += sum over n < terms of coefficients[places[r] + k stride], flat, times factors[k]; k = n or chosen[n].
+
+    If there is a `base`, every row = base + the sum.
+    """
     r = 0
     while r < len(places):
         tile, at = r + TILE <= len(places), 0
         while at + WIDTHS[1] <= held:
             if tile:
-                tile_64(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
+                tile_64(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
             else:
-                row_64(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
+                row_64(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
             at += WIDTHS[1]
         while at + WIDTHS[2] <= held:
             if tile:
-                tile_16(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
+                tile_16(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
             else:
-                row_16(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
+                row_16(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
             at += WIDTHS[2]
         while at < held:
             if tile:
-                tile_1(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
+                tile_1(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
             else:
-                row_1(coefficients, places[r:], stride, terms, factors, None, None, None, into, r, at)
+                row_1(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
             at += 1
         r += TILE if tile else 1
 
 
 @part
-def _gather(p: FloatArray, chosen: IntArray, h: FloatArray, back: FloatArray, held: int) -> None:
-    """h <- the chosen samples of p, back <- 0; loops, because assigning slices is many times slower."""
-    zero = h.dtype.type(0)
+def _gather(p: FloatArray, chosen: IntArray, h: FloatArray, held: int) -> None:
+    """h <- the chosen samples of p; a loop, because assigning slices is many times slower."""
     for r in range(len(chosen)):
         x = chosen[r]
         for j in range(held):
             h[r, j] = p[x, j]
-        for j in range(held):
-            back[r, j] = zero
+
+
+@strict_part
+def _meet(chosen: IntArray, seen: RowList, met: int) -> int:
+    """Put what is new of the chosen samples among the first `met` of `seen`, in order; how many there are then."""
+    for x in chosen:
+        at = met
+        while at > 0 and seen[at - 1] > x:
+            at -= 1
+        if at > 0 and seen[at - 1] == x:
+            continue
+        for i in range(met, at, -1):
+            seen[i] = seen[i - 1]
+        seen[at] = x
+        met += 1
+    return met
 
 
 @part
@@ -232,9 +291,10 @@ def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
     """b <- b + the sum of e over the batch; e then takes the scale on, for the weights."""
     for c in range(len(b)):
         moved = b.dtype.type(0)
-        for r in range(len(e)):
-            moved += e[r, c]
-            e[r, c] *= scale
+        for r in range(e.shape[1]):
+            moved += e[c, r]
+        for r in range(e.shape[1]):
+            e[c, r] *= scale
         b[c] += moved
 
 
@@ -249,56 +309,63 @@ def _add_where_active(back: FloatArray, h: FloatArray, a: FloatArray, chosen: In
 
 
 @part
-def _logits(h: FloatArray, w: FloatArray, logits: FloatArray, held: int) -> None:
-    """h W^T, without scale and bias."""
-    batch, classes = logits.shape
+def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None:
+    """W h^T, without scale and bias."""
+    batch, classes = len(h), len(w)
     whole = held - held % LANES
-    for r in range(0, batch, INNER[0]):
-        c = 0
-        while r + INNER[0] <= batch and c + INNER[1] <= classes:
-            inner_2_5(h, w, r, c, whole, logits)
-            c += INNER[1]
-        while c < classes:
-            for i in range(r, min(r + INNER[0], batch)):
-                inner_1_1(h, w, i, c, whole, logits)
-            c += 1
+    for c in range(0, classes, INNER[0]):
+        r = 0
+        while c + INNER[0] <= classes and r + INNER[1] <= batch:
+            inner_2_5(w, h, c, r, whole, logits)
+            r += INNER[1]
+        while r < batch:
+            for i in range(c, min(c + INNER[0], classes)):
+                inner_1_1(w, h, i, r, whole, logits)
+            r += 1
     for j in range(whole, held):
-        for r in range(batch):
-            for c in range(classes):
-                logits[r, c] += h[r, j] * w[c, j]
+        for c in range(classes):
+            for r in range(batch):
+                logits[c, r] += h[r, j] * w[c, j]
 
 
 @part
-def _descent(e: FloatArray, b: FloatArray, scale: float, targets: IntArray, chosen: IntArray, rate: float) -> float:
-    """The mean loss of logits scale e + b; e becomes -rate times its gradient with respect to them."""
-    batch, classes = e.shape
-    zero = e.dtype.type(0)
+def _descent(
+    e: FloatArray, b: FloatArray, scale: float, targets: IntArray, chosen: IntArray, rate: float, lanes: FloatArray
+) -> float:
+    """The mean loss of logits scale e + b; e becomes -rate times its gradient with respect to them.
+
+    Every loop runs over samples, side by side in the full width of the processor; lanes without a sample end as 0.
+    """
+    classes, width = e.shape
     step = e.dtype.type(rate)
     total, weights = 0.0, 1.0
-    for r in range(batch):
-        for c in range(classes):
-            e[r, c] = scale * e[r, c] + b[c]
-        highest = e[r, 0]
-        for c in range(1, classes):
-            highest = max(highest, e[r, c])
-        for c in range(classes):
-            e[r, c] -= highest
-        total -= e[r, targets[chosen[r]]]
-    flat = e.reshape(batch * classes)
-    for i in range(len(flat)):  # all at once, in the full width of the processor
-        flat[i] = exponential(flat[i])
-    for r in range(batch):
-        weight = zero
-        for c in range(classes):
-            weight += e[r, c]
-        weights *= weight
+    highest, weight = lanes[0], lanes[1]
+    for r in range(width):
+        highest[r] = scale * e[0, r] + b[0]
+        weight[r] = 0
+    for c in range(classes):
+        for r in range(width):
+            e[c, r] = scale * e[c, r] + b[c]
+            highest[r] = max(highest[r], e[c, r])
+    for r in range(len(chosen)):
+        total += highest[r] - e[targets[chosen[r]], r]
+    for c in range(classes):
+        for r in range(width):
+            e[c, r] = exponential(e[c, r] - highest[r])
+            weight[r] += e[c, r]
+    for r in range(len(chosen)):
+        weights *= weight[r]
         if weights > 1e200:  # one logarithm for many samples
             total += np.log(weights)
             weights = 1.0
-        for c in range(classes):
-            e[r, c] *= -step / weight
-        e[r, targets[chosen[r]]] += step
-    mean: float = (total + np.log(weights)) / batch
+    for r in range(width):
+        weight[r] = -step / weight[r] if r < len(chosen) else 0
+    for c in range(classes):
+        for r in range(width):
+            e[c, r] *= weight[r]
+    for r in range(len(chosen)):
+        e[targets[chosen[r]], r] += step
+    mean: float = (total + np.log(weights)) / len(chosen)
     return mean
 
 

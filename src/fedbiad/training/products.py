@@ -19,11 +19,12 @@ from fedbiad.compiling import WIDE
 NUMBER = ir.IntType(64)
 
 
-def _product(rows: int, width: int) -> Any:
+def _product(rows: int, width: int, packed: bool) -> Any:
     """The rows of `into` from `row` on, in columns from `at` on, += sum over k < terms of coefficients times factors.
 
     The coefficient of row r in term k is coefficients[places[r] + k stride], flat; the factor is row k of `factors`,
-    or `chosen[k]` of it if that is an array. If there is a `base` [columns], every row = base + the sum; if there is a
+    or `chosen[k]` of it if that is an array; the coefficient then is that of term chosen[k], unless they are `packed`,
+    those of the chosen terms alone. If there is a `base` [columns], every row = base + the sum; if there is a
     `weight`, too, every row += weight x (base + the sum), rounded after each of the three.
     """
 
@@ -32,20 +33,23 @@ def _product(rows: int, width: int) -> Any:
         context, coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at
     ):
         signature = types.void(coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at)
-        return signature, lambda *arguments: _write(rows, width, *arguments)
+        return signature, lambda *arguments: _write(rows, width, packed, *arguments)
 
     return product
 
 
-STRIP = 3
-"""Rows of a strip: many columns, of which each is multiplied with a whole row of factors."""
+STRIP = 2
+"""Rows of a strip: many columns, of which each is multiplied with a whole row of factors.
+
+More rows would read factors less often, but multiply more background: columns in which one row alone differs from it.
+"""
 TILE = 5
 """Rows of a tile: half as wide as a strip."""
 WIDTHS = (128, 64, 16, 1) if WIDE else (32, 16, 8, 1)
-"""What fits into the registers of the processor: three times the first, five times the second."""
-strip_128, strip_16, strip_1 = (_product(STRIP, WIDTHS[i]) for i in (0, 2, 3))
-tile_64, tile_16, tile_1 = (_product(TILE, width) for width in WIDTHS[1:])
-row_64, row_16, row_1 = (_product(1, width) for width in WIDTHS[1:])
+"""What fits into the registers of the processor: twice the first, five times the second."""
+strip_128, strip_16, strip_1 = (_product(STRIP, WIDTHS[i], packed=True) for i in (0, 2, 3))
+tile_64, tile_16, tile_1 = (_product(TILE, width, packed=False) for width in WIDTHS[1:])
+row_64, row_16, row_1 = (_product(1, width, packed=False) for width in WIDTHS[1:])
 
 
 def _inner(rows: int, columns: int) -> Any:
@@ -84,7 +88,7 @@ def _pointer() -> Any:
 pointer = _pointer()
 
 
-def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at = _opened(
         context, builder, signature, arguments
     )
@@ -113,7 +117,7 @@ def _write(rows: int, width: int, context: Any, builder: Any, signature: Any, ar
         if isinstance(signature.args[5], types.Array):
             which = builder.zext(builder.load(builder.gep(chosen.data, [k])), NUMBER)
         factor = builder.load(vector_at(factors, which), align=size)
-        passed = builder.mul(k, stride)
+        passed = builder.mul(k if packed else which, stride)
         more = []
         for start, so_far in zip(starts, sums, strict=True):
             coefficient = builder.load(builder.gep(coefficients.data, [builder.add(start, passed)]))

@@ -1,7 +1,7 @@
 """Products with samples that are mostly background, as pictures are: only what differs from it is multiplied.
 
-A matrix is kept as strips of three rows: the columns in which one of the three differs from the background, and the
-three differences there. A compiled function is told where the strips of many clients stand in memory: one call for a
+A matrix is kept as strips of two rows: the columns in which one of the two differs from the background, and the two
+differences there. A compiled function is told where the strips of many clients stand in memory: one call for a
 block of clients.
 """
 
@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
@@ -87,7 +88,8 @@ class Picture:
         by_sample = Strips.of_samples(x)
         if by_sample is None:
             return None
-        return cls(by_sample, Strips.of(np.ascontiguousarray(x.T), by_sample.background))
+        by_input = torch.from_numpy(x).T.contiguous().numpy()  # numpy takes many times as long to turn a matrix
+        return cls(by_sample, Strips.of(by_input, by_sample.background))
 
     @property
     def nbytes(self) -> int:
@@ -151,20 +153,20 @@ def _strips(matrix: FloatArray, background: float) -> tuple[IntArray, Columns, F
     differs = np.empty(width, np.uint8)
     at = 0
     for n in range(strips):
-        # of a last, narrower strip some rows stand for others: never looked at
-        x, y, z = matrix[STRIP * n], matrix[min(STRIP * n + 1, rows - 1)], matrix[min(STRIP * n + 2, rows - 1)]
+        # of a last, narrower strip the second row is the first: never looked at
+        x, y = matrix[STRIP * n], matrix[min(STRIP * n + 1, rows - 1)]
         for j in range(width):
-            differs[j] = (x[j] != empty) | (y[j] != empty) | (z[j] != empty)
+            differs[j] = (x[j] != empty) | (y[j] != empty)
         for j in range(width):
             columns[at] = j  # kept only if it differs: no branch to guess
             at += differs[j]
         starts[n + 1] = at
     values = np.empty((at, STRIP), matrix.dtype)
     for n in range(strips):
-        x, y, z = matrix[STRIP * n], matrix[min(STRIP * n + 1, rows - 1)], matrix[min(STRIP * n + 2, rows - 1)]
+        x, y = matrix[STRIP * n], matrix[min(STRIP * n + 1, rows - 1)]
         for k in range(starts[n], starts[n + 1]):
             j = columns[k]
-            values[k, 0], values[k, 1], values[k, 2] = x[j] - empty, y[j] - empty, z[j] - empty
+            values[k, 0], values[k, 1] = x[j] - empty, y[j] - empty
     return starts, columns[:at].copy(), values
 
 
@@ -194,7 +196,7 @@ def _strip(
     columns: Columns, values: FloatArray, rows: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
     into: FloatArray, row: int,
 ) -> None:  # fmt: skip
-    """The three rows of `into` from `row` on = base + strip x factor; if there is a weight, += weight x that."""
+    """The rows of `into` from `row` on = base + strip x factor; if there is a weight, += weight x that."""
     units, terms = len(base), len(columns)
     at = 0
     while at + WIDTHS[0] <= units:
@@ -213,17 +215,17 @@ def _multiply(
     told: IntArray, like: FloatArray, factors: IntArray, bases: FloatArray, begins: IntArray, out: FloatArray
 ) -> None:
     """out = base + strips x factor, of every matrix; `factors` is where they stand."""
-    three, room = np.arange(STRIP), np.empty((STRIP, out.shape[1]), out.dtype)
+    both, room = np.arange(STRIP), np.empty((STRIP, out.shape[1]), out.dtype)
     for m in range(len(told)):
         rows, starts, columns, values = _opened(told[m], like)
         base, own, whole = bases[m], out[begins[m] : begins[m] + rows], rows // STRIP
         factor = carray(pointer(factors[m], out), (1, len(base)))  # as many rows as there are columns
         for n in range(whole):
             part = slice(starts[n], starts[n + 1])
-            _strip(columns[part], values[part], three, factor, base, None, own, STRIP * n)
+            _strip(columns[part], values[part], both, factor, base, None, own, STRIP * n)
         if STRIP * whole < rows:  # a last, narrower strip
             part = slice(starts[whole], starts[whole + 1])
-            _strip(columns[part], values[part], three, factor, base, None, room, 0)
+            _strip(columns[part], values[part], both, factor, base, None, room, 0)
             own[STRIP * whole :] = room[: rows - STRIP * whole]
 
 
@@ -233,7 +235,7 @@ def _accumulate(
     weights: FloatArray, total: FloatArray,
 ) -> None:  # fmt: skip
     """total += weight x (what the background comes to + strips x A), of every matrix."""
-    three, room = np.arange(STRIP), np.empty((STRIP, a.shape[1]), a.dtype)
+    both, room = np.arange(STRIP), np.empty((STRIP, a.shape[1]), a.dtype)
     for m in range(len(told)):
         rows, starts, columns, values = _opened(told[m], like)
         factor, w = a[spans[m, 0] : spans[m, 1]], total.dtype.type(weights[m])
@@ -242,10 +244,10 @@ def _accumulate(
         base, whole = _of_background(factor, backgrounds[m]), rows // STRIP
         for n in range(whole):
             part = slice(starts[n], starts[n + 1])
-            _strip(columns[part], values[part], three, factor, base, w, total, STRIP * n)
+            _strip(columns[part], values[part], both, factor, base, w, total, STRIP * n)
         if STRIP * whole < rows:
             part = slice(starts[whole], starts[whole + 1])
-            _strip(columns[part], values[part], three, factor, base, None, room, 0)
+            _strip(columns[part], values[part], both, factor, base, None, room, 0)
             for r in range(rows - STRIP * whole):
                 for j in range(len(base)):
                     total[STRIP * whole + r, j] += w * room[r, j]
