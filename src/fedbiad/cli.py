@@ -162,18 +162,23 @@ def reproduce(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds \\[default: 0,1,2 for images, 0 for text].")]
     = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the paper's.")] = None,
+    rows: Annotated[list[str] | None, typer.Option("--row", metavar="LABEL", help="Only this row. Repeatable.")] = None,
     out: Annotated[Path, typer.Option(help="Where the runs go; a reproduction found there goes on.")]
     = Path("runs/reproduce"),
     results: Annotated[Path, typer.Option(help="Where the result files go.")] = Path("results"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, one core each.")] = os.cpu_count() or 1,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
-    """Reproduce a table of the paper: search each method's learning rate on validation data, then test with seeds."""
+    """Reproduce a table of the paper: search each method's learning rate on validation data, then test with seeds.
+
+    Rows that the result file has already are not run again.
+    """
     stop = _stop_on_ctrl_c()
     there: tuple[str, ...] = DATA.get(table, ("mnist",))
     usual = tuple(name for name in there if name in ("mnist", "fmnist")) or there
     for name in usual if data is None else [part.strip() for part in data.split(",")]:
-        todo = Reproduction(table, name, out, None if seeds is None else tuple(_seeds(seeds)), rounds)
+        only = None if rows is None else tuple(rows)
+        todo = Reproduction(table, name, out, None if seeds is None else tuple(_seeds(seeds)), rounds, only)
         with StageProgress(f"{table} {name}", quiet) as progress:
             path = _reproduce(todo, jobs, results, progress, stop)
         if path is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from itertools import combinations
@@ -13,6 +12,7 @@ from fedbiad.errors import DataError
 from fedbiad.files import write_atomically
 from fedbiad.picture import encoded, frontier_picture, picture_name
 from fedbiad.progress import megabytes
+from fedbiad.reproduce import read_result
 
 Result = dict[str, Any]
 
@@ -99,7 +99,7 @@ but the paper's own figures.
 def write_results(source: Path, out: Path) -> Path:
     """The page from all result files in a directory."""
     paths = [source / f"{table}-{data}.json" for table in TITLES for data in NAMES]
-    found = [_read(path) for path in paths if path.exists()]
+    found = [read_result(path) for path in paths if path.exists()]
     if not found:
         raise DataError(f"{source} holds no result file; make one with `fedbiad reproduce table1`")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -108,14 +108,6 @@ def write_results(source: Path, out: Path) -> Path:
             write_atomically(out.parent / picture_name(result), frontier_picture(result).encode())
     write_atomically(out, (HEAD + "\n".join(line for result in found for line in section(result))).encode())
     return out
-
-
-def _read(path: Path) -> Result:
-    try:
-        result: Result = json.loads(path.read_text())
-    except ValueError:
-        raise DataError(f"{path} is damaged; remove it and run `fedbiad reproduce` again") from None
-    return result
 
 
 def section(result: Result) -> list[str]:
@@ -143,13 +135,14 @@ def section(result: Result) -> list[str]:
     lines += ["", "| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     lines += ["| " + " | ".join(cell for _, cell in _cells(result, row)) + " |" for row in result["rows"]]
     target = plan.get("target_accuracy")
-    notes = "LTTR: median local training time of a client over a few rounds of the method by itself."
-    if target is not None:
+    timed = _timed(result)
+    notes = "LTTR: median local training time of a client over a few rounds of the method by itself." if timed else ""
+    if timed and target is not None:
         notes += (
             f" TTA: mean number of rounds until {100 * target:.0f} % accuracy, times the length of such a round on the "
             "paper's links (slowest client and aggregation); - where a seed never got there."
         )
-    notes += " A learning rate with * is at the end of the grid."
+    notes += " A learning rate with * is at the end of the grid." if len(search["rates"]) > 1 else ""
     if top > 1:
         notes += _overfitted(result["rows"])
     missing = PRINTED.get((result["table"], result["data"]), {}).keys() - {row["label"] for row in result["rows"]}
@@ -189,10 +182,12 @@ def _cells(result: Result, row: Result) -> list[tuple[str, str]]:
     up, down, tta, rate = (row[key] for key in (
         "upload_per_client", "download_per_client", "time_to_accuracy", "learning_rate",
     ))  # fmt: skip
-    end = "*" if rate in (min(search["rates"]), max(search["rates"])) else ""
+    rates = search["rates"]
+    end = "*" if len(rates) > 1 and rate in (min(rates), max(rates)) else ""
     cells = [
         ("method", f"{row['label']} (`{row['method']}`)"), *([("paper: accuracy", accuracy)] if theirs else []),
-        ("ours: accuracy", _percent(row, "accuracy")), ("mean of last five", _percent(row, "accuracy_last_five")),
+        ("ours: accuracy", _percent(row, "accuracy") + _other_seeds(result, row)),
+        ("mean of last five", _percent(row, "accuracy_last_five")),
     ]  # fmt: skip
     if plan.get("top", 1) > 1:
         cells += [("NLL", f"{row['loss']:.3f}"), ("perplexity", f"{math.exp(row['loss']):.0f}")]
@@ -202,11 +197,23 @@ def _cells(result: Result, row: Result) -> list[tuple[str, str]]:
     cells += [
         *([("paper: upload", size)] if theirs else []), ("ours: `paper`", megabytes(up["paper"])),
         ("ours: `encoded`", megabytes(up["encoded"])), *_share(result, row), ("download", megabytes(down["encoded"])),
-        ("LTTR", f"{1e3 * row['lttr']:.1f} ms"),
     ]  # fmt: skip
-    if plan.get("target_accuracy") is not None:
-        cells += [("TTA", "-" if tta is None else f"{tta:.1f} s")]
+    if _timed(result):
+        cells += [("LTTR", "-" if row["lttr"] is None else f"{1e3 * row['lttr']:.1f} ms")]
+        if plan.get("target_accuracy") is not None:
+            cells += [("TTA", "-" if tta is None else f"{tta:.1f} s")]
     return cells
+
+
+def _timed(result: Result) -> bool:
+    """Whether runs were timed by themselves."""
+    return any(row["lttr"] is not None for row in result["rows"])
+
+
+def _other_seeds(result: Result, row: Result) -> str:
+    """The seeds of a row, where they are not those of the table."""
+    own: list[int] = row.get("seeds", result["seeds"])
+    return "" if own == result["seeds"] else f" (seeds {', '.join(map(str, own))})"
 
 
 def _share(result: Result, row: Result) -> list[tuple[str, str]]:

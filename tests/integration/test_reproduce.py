@@ -66,6 +66,36 @@ class TestReproduce:
         assert reproduce(todo, 2, tmp_path / "results", nothing, lambda: False) == path  # nothing left to run
         assert path.read_bytes() == before
 
+    def test_rows_a_file_has_are_not_run_again(self, tmp_path: Path) -> None:
+        """Not even where no run of them is left; another row joins them, in the order of the table."""
+
+        def todo(*only: str, seeds: tuple[int, ...] = (0,), rounds: int = 2) -> Reproduction:
+            return Reproduction("table1", "digits", tmp_path / "-".join(only), seeds, rounds, only or None)
+
+        path = reproduce(todo("DGC"), 1, tmp_path, nothing, lambda: False)
+        assert path is not None
+        (first,) = json.loads(path.read_text())["rows"]
+        assert reproduce(todo(), 1, tmp_path, nothing, lambda: False) == path
+        rows = json.loads(path.read_text())["rows"]
+        assert [row["label"] for row in rows] == ["FedAvg", "DGC"]
+        assert rows[1] == first
+        assert not list(tmp_path.glob("digits/test/DGC*"))
+        assert reproduce(todo("DGC", seeds=(0, 1)), 1, tmp_path, nothing, lambda: False) == path
+        assert [row["seeds"] for row in json.loads(path.read_text())["rows"]] == [[0], [0, 1]]
+        with pytest.raises(PlanError, match="is of another plan; move it away to run the table anew"):
+            reproduce(todo(rounds=3), 1, tmp_path, nothing, lambda: False)
+        with pytest.raises(PlanError, match="has no row 'STC'; it has FedAvg; DGC"):
+            reproduce(todo("STC"), 1, tmp_path, nothing, lambda: False)
+
+    def test_a_row_is_written_as_soon_as_its_runs_are_finished(self, tmp_path: Path) -> None:
+        def stop() -> bool:
+            return (tmp_path / "table1-digits.json").exists()
+
+        todo = Reproduction("table1", "digits", tmp_path / "runs", (0,), 2)
+        assert reproduce(todo, 1, tmp_path, nothing, stop) is None
+        (row,) = json.loads((tmp_path / "table1-digits.json").read_text())["rows"]
+        assert (row["label"], row["lttr"]) == ("FedAvg", None)  # times are taken at the end
+
     def test_a_search_never_sees_the_test_data(self, tmp_path: Path) -> None:
         todo = Reproduction("table1", "digits", tmp_path)
         searched = [cell for cells in todo.tuning().values() for cell in cells]
@@ -122,6 +152,13 @@ class TestPage:
         assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.1 ms | - |" in fedavg
         assert any("| 0.06* |" in line for line in lines)  # at the end of the grid
         assert "Not run: AFD, FedDrop, FedMP, FjORD, HeteroFL." in " ".join(lines)
+
+    def test_no_times_where_none_were_taken_and_the_seeds_of_a_row_that_has_others(self) -> None:
+        rows = [row("FedAvg", 0.8467, 0.001, lttr=None), row("FedBIAD", 0.8449, 0.001, lttr=None, seeds=[0])]
+        text = " ".join(section(result(rows)))
+        assert "LTTR" not in text
+        assert "TTA" not in text
+        assert "84.49 ± 0.10 (seeds 0) |" in text
 
     def test_language_tells_the_likelihood_and_no_time_to_a_target_it_does_not_have(self) -> None:
         found = result([row("FedAvg", 0.277, 0.0, loss=5.62, server_step=2.0, learning_rate=20.0)])
@@ -212,7 +249,7 @@ def test_every_table_has_its_plans_and_titles() -> None:
 
 def test_the_frontier_asks_for_its_partition_its_clients_and_its_budgets() -> None:
     todo = Reproduction("frontier", "fmnist-cyclic-ten", Path("x"))
-    plan = todo.tuning()["FedBIAD, evidence 0.2 %"][0].plan
+    plan = todo.tuning()["FedAvg, evidence 0.2 %"][0].plan
     assert (plan.data.partition, plan.selected_clients, plan.evaluate_on) == ("cyclic", 10, "validation")
     assert getattr(plan.resolved()[1], "budget", None) == 0.002
     paths = [cell.path for data in tables.DATA["frontier"] for cells in Reproduction("frontier", data, Path("x"))
