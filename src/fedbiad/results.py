@@ -212,7 +212,7 @@ def _timed(result: Result) -> bool:
 
 def _other_seeds(result: Result, row: Result) -> str:
     """The seeds of a row, where they are not those of the table."""
-    own: list[int] = row.get("seeds", result["seeds"])
+    own = row["seeds"] if "seeds" in row else result["seeds"]
     return "" if own == result["seeds"] else f" (seeds {', '.join(map(str, own))})"
 
 
