@@ -71,8 +71,8 @@ def meet(data: FederatedData) -> None:
     """Find out of every client's samples what training wants to know: rounds are timed with clients met before."""
     everyone = data.local(Cohort(0, 1, tuple(range(CLIENTS))), 1, BATCH)
     for client in range(CLIENTS):
+        everyone.facts(client)
         everyone.gram(client)
-        everyone.picture(client)
 
 
 def table(

@@ -66,7 +66,8 @@ def count_holders(layout: Layout, pattern: Pattern, weights: Sequence[float]) ->
     """sum_k w_k beta^k for each parameter, in a shape that spreads over its entries."""
     each = torch.tensor(weights, dtype=torch.float64)
     if pattern.all():
-        return {name: each.sum().view([1] * len(shape)) for name, shape in layout.shapes.items()}
+        everyone = each.sum()
+        return {name: everyone.view([1] * len(shape)) for name, shape in layout.shapes.items()}
     masks = layout.axis_masks(pattern, dtype=torch.float64)
     holders: Params = {}
     for name, shape in layout.shapes.items():

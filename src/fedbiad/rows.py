@@ -208,6 +208,8 @@ class Layout:
 
     def kept_weights(self, pattern: Pattern) -> IntArray:
         """How many weights each client uploads [clients]: S for the rows held, and all that no label drops."""
+        if pattern.all():
+            return np.full(len(pattern), self.num_weights)
         kept = [lengths.prod(1) for lengths in self._kept_lengths(pattern).values()]
         counts: IntArray = np.sum(kept, axis=0, dtype=np.int64)
         return counts

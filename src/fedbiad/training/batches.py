@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -96,6 +96,35 @@ def _size(found: object) -> int:
     return 256 + int(getattr(found, "nbytes", 0))  # an entry takes room, too
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Of each client its rows of a tensor, cut out when they are looked at."""
+
+    whole: Tensor
+    spans: list[slice]
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, client: int) -> Tensor:
+        return self.whole[self.spans[client]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.whole[own] for own in self.spans)
+
+
+class Facts(NamedTuple):
+    """What the dual form knows of a client's samples X: X X^T + 1, and what differs from the background."""
+
+    gram: Tensor
+    picture: Picture | None
+
+    @property
+    def nbytes(self) -> int:
+        """In memory."""
+        return self.gram.nbytes + (0 if self.picture is None else self.picture.nbytes)
+
+
 class LocalData:
     """Samples of a block of clients in a common pool: of each client a run of consecutive ones."""
 
@@ -112,29 +141,42 @@ class LocalData:
         self._derived = derived or Derived(0)
         self.schedule = schedule
         """Which of its own samples each client visits [clients, steps x batch]."""
-        starts = np.array([own.start for own in spans])
-        self._visits = torch.from_numpy(schedule + starts[:, None])
         self._whole: Batch | None = None
 
     @cached_property
-    def vectors(self) -> list[Tensor]:
-        """Each client's inputs as vectors [samples, inputs], not copied."""
-        flat = self._inputs.flatten(1)
-        return [flat[own] for own in self.spans]
+    def _visits(self) -> Tensor:
+        starts = np.array([own.start for own in self.spans])
+        return torch.from_numpy(self.schedule + starts[:, None])
 
     @cached_property
-    def targets(self) -> list[Tensor]:
+    def vectors(self) -> Parts:
+        """Each client's inputs as vectors [samples, inputs], not copied."""
+        return Parts(self._inputs.flatten(1), self.spans)
+
+    @property
+    def targets(self) -> Parts:
         """Each client's targets [samples], not copied."""
-        return [self._targets[own] for own in self.spans]
+        return Parts(self._targets, self.spans)
+
+    @property
+    def all_targets(self) -> IntArray:
+        """Those of all clients, one after another."""
+        targets = self._targets.numpy()
+        return np.concatenate([targets[own] for own in self.spans])
 
     def gram(self, client: int) -> Tensor:
         """X X^T + 1 of the client at this place: its samples with a 1 appended for the bias."""
         x = self.vectors[client]
         return self._derived.of("gram", self.spans[client].start, lambda: torch.addmm(x.new_ones(1, 1), x, x.T))
 
-    def picture(self, client: int) -> Picture | None:
-        """The samples of the client at this place as pictures on a background, if that is what they are."""
-        return self._derived.of("picture", self.spans[client].start, lambda: Picture.of(self.vectors[client].numpy()))
+    def facts(self, client: int) -> Facts:
+        """Gram matrix and picture of the client at this place."""
+
+        def find() -> Facts:
+            x = self.vectors[client]
+            return Facts(torch.addmm(x.new_ones(1, 1), x, x.T), Picture.of(x.numpy()))
+
+        return self._derived.of("facts", self.spans[client].start, find)
 
     @property
     def sizes(self) -> list[int]:

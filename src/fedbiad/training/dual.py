@@ -22,7 +22,7 @@ from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.patterns import NO_SWAPS, Swaps
 from fedbiad.rows import Layout
 from fedbiad.training import kernels, strips
-from fedbiad.training.batches import LocalData
+from fedbiad.training.batches import LocalData, Parts
 from fedbiad.training.kernels import Course, Places, Units
 from fedbiad.training.objective import cross_entropy
 from fedbiad.training.strips import Picture
@@ -50,12 +50,16 @@ class DualTrainer:
         self.ends = np.cumsum(data.sizes)
         self.parts = [slice(end - size, end) for end, size in zip(self.ends.tolist(), data.sizes, strict=True)]
         self.x, self.targets = data.vectors, data.targets
-        self.grams = [data.gram(k) for k in range(clients)]
+        self.grams = self._find()
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
         self._pre_activate(_transposed(u[W1]))
         self.set_pattern(pattern)
+
+    def _find(self) -> list[Tensor]:
+        """The Gram matrices."""
+        return [self.data.gram(k) for k in range(len(self.x))]
 
     def _pre_activate(self, firsts: Tensor) -> None:
         """X U1^T and the bias, of all rows, held or not: picking some of them out would cost what it saves."""
@@ -105,8 +109,12 @@ class FusedTrainer(DualTrainer):
 
     _held: Places | None = None
 
+    def _find(self) -> list[Tensor]:
+        facts = [self.data.facts(k) for k in range(len(self.x))]
+        self.pictures = [own.picture for own in facts]
+        return [own.gram for own in facts]
+
     def _pre_activate(self, firsts: Tensor) -> None:
-        self.pictures = [self.data.picture(k) for k in range(len(self.x))]
         found = {k: picture.by_sample for k, picture in enumerate(self.pictures) if picture is not None}
         begins = self.ends - np.asarray(self.data.sizes)
         strips.multiply(found, firsts.numpy(), self.u[B1].numpy(), begins, self.p.numpy())
@@ -117,7 +125,7 @@ class FusedTrainer(DualTrainer):
     @cached_property
     def _told(self) -> tuple[IntArray, IntArray]:
         """Where each client's Gram matrix stands in memory, and all targets, one client after another."""
-        return np.array([gram.data_ptr() for gram in self.grams]), torch.cat(self.targets).numpy()
+        return np.array([gram.data_ptr() for gram in self.grams]), self.data.all_targets
 
     def set_pattern(self, pattern: Pattern) -> None:
         count, held = pattern.sum(1), self._held
@@ -188,7 +196,7 @@ class FusedTrainer(DualTrainer):
 class DualLearned:
     """Changes of the first layer as A^T X, never written out for more than one client; the output layer's stacked."""
 
-    x: list[Tensor]
+    x: Parts
     grams: list[Tensor]
     a: Tensor
     ends: IntArray
@@ -214,33 +222,36 @@ class DualLearned:
         return change
 
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
-        moved = {name: torch.zeros(shape, dtype=self.w.dtype) for name, shape in layout.shapes.items()}
-        first, bias, second, out = (moved[name].numpy() for name in (W1, B1, W2, B2))
-        if self.pictures and all(self.pictures[client] is not None for client in members.tolist()):
-            self._add_pictures(first, members, pattern, weights)
-        else:
-            self._add_first(moved[W1], members, pattern, weights)
-        each = np.asarray(weights, dtype=first.dtype)
+        pictures = [self.pictures[client] for client in members.tolist()] if self.pictures else [None]
+        moved = {W1: self._of_pictures([own for own in pictures if own], members, pattern, weights) if all(pictures)
+                 else self._of_first(members, pattern, weights)}  # fmt: skip
+        moved |= {name: torch.zeros(layout.shapes[name], dtype=self.w.dtype) for name in (B1, W2, B2)}
+        bias, second, out = (moved[name].numpy() for name in (B1, W2, B2))
+        each = np.asarray(weights, dtype=bias.dtype)
         compiled.accumulate_held(bias[None], self.bias.numpy()[:, None], members, pattern, each)
         compiled.accumulate_held(second, self.w.numpy(), members, pattern, each)
         compiled.accumulate_held(out[:, None], self.b.numpy()[:, :, None], members, np.ones_like(pattern[:, :1]), each)
         return Total(moved, count_holders(layout, pattern, weights), float(sum(weights)))
 
-    def _add_first(self, total: Tensor, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> None:
+    def _of_first(self, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Tensor:
+        """The sum of the first layer's changes."""
+        total = self.w.new_zeros(self.a.shape[1], self.x[0].shape[1])
         room = torch.empty_like(total)
         change = room.numpy()
         held = [np.arange(len(total))] * len(pattern) if pattern.all() else [np.flatnonzero(own) for own in pattern]
         for client, rows, weight in zip(members.tolist(), held, weights, strict=True):
             self._first(client, rows, out=room if len(rows) == len(room) else room[: len(rows)])
             compiled.accumulate_rows(total.numpy(), change, rows, weight)
+        return total
 
-    def _add_pictures(self, total: FloatArray, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> None:
+    def _of_pictures(
+        self, pictures: list[Picture], members: IntArray, pattern: Pattern, weights: Sequence[float]
+    ) -> Tensor:
         """The same to the bit; a row that is not held adds nothing."""
-        transposed = np.zeros(total.shape[::-1], total.dtype)
+        transposed = np.zeros((self.x[0].shape[1], self.a.shape[1]), self.a.numpy().dtype)
         spans = np.stack([self.ends - np.diff(self.ends, prepend=0), self.ends], axis=1)[members]
-        pictures = [picture for client in members.tolist() if (picture := self.pictures[client]) is not None]
-        strips.add_back(pictures, self.a.numpy(), spans, pattern, np.asarray(weights, total.dtype), transposed)
-        total[:] = transposed.T
+        strips.add_back(pictures, self.a.numpy(), spans, pattern, np.asarray(weights, transposed.dtype), transposed)
+        return torch.from_numpy(transposed).T
 
     def row_norms(self, layout: Layout) -> FloatArray:
         # the appended 1 stands for the bias: a_j' (X X' + 1) a_j is the row's norm and the bias's
@@ -249,9 +260,7 @@ class DualLearned:
         return norms
 
     def finite(self) -> npt.NDArray[np.bool_]:
-        sums = self.bias.sum(1) + self.w.sum((1, 2)) + self.b.sum(1)
-        usable: npt.NDArray[np.bool_] = torch.isfinite(sums).numpy()
-        return usable
+        return kernels.all_finite(self.bias.numpy(), self.w.numpy(), self.b.numpy())
 
     @cached_property
     def _parts(self) -> list[Tensor]:

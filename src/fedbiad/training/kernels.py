@@ -369,6 +369,22 @@ def _descent(
     return mean
 
 
+@fast
+def all_finite(hidden: FloatArray, w: FloatArray, b: FloatArray) -> Pattern:
+    """Of every client whether the sum of all its numbers is finite [clients]."""
+    found = np.empty(len(b), np.bool_)
+    for k in range(len(b)):
+        total = np.float64(0)
+        for j in range(hidden.shape[1]):
+            total += hidden[k, j]
+        for c in range(b.shape[1]):
+            total += b[k, c]
+            for j in range(w.shape[2]):
+                total += w[k, c, j]
+        found[k] = np.isfinite(total)
+    return found
+
+
 @strict
 def sums_of_parts(a: FloatArray, ends: IntArray) -> FloatArray:
     """The sums over each client's samples [clients, units]; client k's stand before `ends[k]`."""

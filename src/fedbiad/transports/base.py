@@ -90,7 +90,7 @@ class Updates:
     @property
     def arrived(self) -> Pattern:
         """Which of those asked arrived [asked]."""
-        return np.isin(self.asked, self.ids)
+        return np.isin(self.asked, self.ids) if self.failed else np.ones(len(self.asked), dtype=np.bool_)
 
 
 class Transport(Protocol):
