@@ -1,4 +1,4 @@
-"""Blocks of clients in several processes of this machine, one thread each.
+"""Blocks of clients in several processes of this machine, one thread each; this one is the first of them.
 
 Data, U and the sums of the blocks stand in shared memory. Which process trains a block changes nothing: the sums are
 added in the order of the blocks. A process that dies is replaced, and its block trained again.
@@ -28,7 +28,7 @@ from fedbiad.transports.block import BlockTraining
 from fedbiad.transports.packing import Arrays, arrays, tensors
 
 AHEAD = 2
-"""Blocks handed out for each process: one to train, one to go on with."""
+"""Blocks handed out to each other process: one to train, one to go on with while this one is at a block of its own."""
 DEATHS = 5
 """After so many deaths of a process without a block in between, the run ends."""
 
@@ -43,10 +43,12 @@ class _Sums:
 
 
 _Trained = tuple[Updates, States, _Sums]
+_Done = tuple[Updates, States, _Sums | None]
+"""Without sums of its own where the updates have them: trained by this process."""
 
 
 class Workers:
-    """`workers` processes; clients' states are kept in `store`, in this one."""
+    """`workers` processes, this one among them; clients' states are kept in `store`, in this one."""
 
     def __init__(self, training: BlockTraining, store: Store, seed: int, block: int, workers: int) -> None:
         self.training, self.store, self.seed, self.block, self.workers = training, store, seed, block, workers
@@ -64,25 +66,36 @@ class Workers:
         self._share(request.u)
         asked = request.cohort(self.seed)
         cohorts = [asked.part(slice(i, i + self.block)) for i in range(0, len(asked), self.block)]
-        waiting, done = deque(range(len(cohorts))), dict[int, _Trained]()
+        waiting, done, fatal = deque(range(len(cohorts))), dict[int, _Done](), set[int]()
         deaths = 0
         for i, cohort in enumerate(cohorts):
             while i not in done:
-                self._hand_out(cohorts, waiting, i + len(self._slots))
-                answers, lost = self._answers()
+                free = i + len(self._slots)
+                # a block with which a process died is none for this one, which nobody would replace
+                own = next((j for j in waiting if j < free and j not in fatal), None)
+                if own is not None:
+                    waiting.remove(own)
+                self._hand_out(cohorts, waiting, free)
+                if own is not None:
+                    done[own] = *self.training.train(request.u, cohorts[own], self.store.lend(cohorts[own].ids)), None
+                answers, lost = self._answers(patient=own is None)
                 done.update(answers)
                 deaths = 0 if answers else deaths + len(lost)
                 if deaths > DEATHS:
                     raise RunError(_dying(request.round, cohort))
                 waiting.extendleft(sorted(lost, reverse=True))
+                fatal.update(lost)
             updates, states, sums = done.pop(i)
             self.store.take(states)
-            moved = {name: value.clone() for name, value in self._slots[i % len(self._slots)].items()}
-            total = Total(moved, tensors(sums.holders), sums.weight, tensors(sums.known))
-            yield replace(updates, total=total)
+            yield updates if sums is None else replace(updates, total=self._total(sums, i))
+
+    def _total(self, sums: _Sums, i: int) -> Total:
+        """The sums of block i, copied from their place."""
+        moved = {name: value.clone() for name, value in self._slots[i % len(self._slots)].items()}
+        return Total(moved, tensors(sums.holders), sums.weight, tensors(sums.known))
 
     def processes(self) -> list[int]:
-        """Their numbers, as the system knows them."""
+        """The numbers of the others, as the system knows them."""
         return [worker.process.pid for worker in self._crew if worker.process.pid is not None]
 
     def close(self) -> None:
@@ -92,23 +105,28 @@ class Workers:
         self._crew = []
 
     def _hand_out(self, cohorts: list[Cohort], waiting: deque[int], free: int) -> None:
-        """Blocks below `free`, whose sums have a place, to those that have least to do.
+        """Blocks below `free`, whose sums have a place, to those that have least to do; a second one only if there is
+        one for everybody.
 
         First come the first processes, so that with a block for each every process sees much the same clients round
         after round, whose Gram matrices and strips it has.
         """
         while waiting and waiting[0] < free:
             worker = min(self._crew, key=lambda worker: len(worker.blocks))
-            if len(worker.blocks) >= AHEAD:
+            if len(worker.blocks) >= AHEAD or (worker.blocks and len(waiting) < self.workers):
                 return
             i = waiting.popleft()
             worker.hand(i, i % len(self._slots), cohorts[i], self.store.lend(cohorts[i].ids))
 
-    def _answers(self) -> tuple[dict[int, _Trained], list[int]]:
-        """Blocks that were trained, and blocks whose process died, once there are any; who died is replaced."""
-        answers: dict[int, _Trained] = {}
+    def _answers(self, patient: bool) -> tuple[dict[int, _Done], list[int]]:
+        """Blocks that were trained, and blocks whose process died, if there are any; who died is replaced.
+
+        If `patient`, wait for one.
+        """
+        answers: dict[int, _Done] = {}
         lost: list[int] = []
-        wait([end for worker in self._crew for end in (worker.pipe, worker.process.sentinel)])
+        ends = [end for worker in self._crew for end in (worker.pipe, worker.process.sentinel)]
+        wait(ends, None if patient else 0)
         for place, worker in enumerate(self._crew):
             try:
                 while worker.blocks and worker.pipe.poll():
@@ -133,7 +151,7 @@ class Workers:
             self._slots = [_shared(u) for _ in range(AHEAD * self.workers)]
         for name, value in u.items():
             self._u[name].copy_(value)
-        self._crew = self._crew or [self._new() for _ in range(self.workers)]
+        self._crew = self._crew or [self._new() for _ in range(self.workers - 1)]
 
     def _new(self) -> _Worker:
         return _Worker((self.training, self._u, self._slots))
