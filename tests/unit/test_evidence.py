@@ -95,7 +95,7 @@ def kept(pattern: Pattern) -> int:
 def test_budgets_are_kept() -> None:
     """Random updates, patterns and budgets: never above 1.01 of it, and hardly below where there is enough to send."""
     rng, shares = np.random.default_rng(0), []
-    for key in range(200):
+    for key in range(10_000):
         pattern = ALL if key % 2 else rng.random(LAYOUT.num_rows) < 0.7
         if not pattern.any():
             continue
