@@ -12,7 +12,7 @@ from fedbiad.errors import DataError
 from fedbiad.files import write_atomically
 from fedbiad.picture import encoded, frontier_picture, picture_name
 from fedbiad.progress import megabytes
-from fedbiad.reproduce import read_result
+from fedbiad.reproduce import Reproduction, read_result
 
 Result = dict[str, Any]
 
@@ -117,15 +117,17 @@ def section(result: Result) -> list[str]:
     size, top = plan["data"].get("image_size"), plan.get("top", 1)
     inputs = f", inputs of {size} x {size}" if size else ""
     spread = "mean ± sample standard deviation of the" if len(result["seeds"]) > 1 else "the"
-    steps = search.get("server_steps", [1.0])
-    also = f" and server step (of {', '.join(f'{step:g}' for step in steps)})" if len(steps) > 1 else ""
+    rates, steps = search["rates"], search.get("server_steps", [1.0])
+    searched = [f"{what} (of {', '.join(f'{value:g}' for value in values)})"
+                for what, values in (("learning rate", rates), ("server step", steps)) if len(values) > 1]  # fmt: skip
+    fixed = f"Learning rate {rates[0]:g} for all. " if len(rates) == 1 else ""
     judged = "loss after" if search.get("judged_by") == "loss" else "mean of the last five of"
     lines += _paragraph(
         f"{plan['rounds']} rounds, {plan['data']['clients']} clients, p = {plan['dropout_rate']}{inputs}; seed"
         f"{'s' if len(result['seeds']) > 1 else ''} {', '.join(map(str, result['seeds']))}, {spread} last round's test "
-        f"accuracy{f' (top {top})' if top > 1 else ''}. {_model(plan)}Learning rate of every method from the same "
-        f"{len(search['rates'])} ({', '.join(f'{rate:g}' for rate in search['rates'])}){also}: best {judged} "
-        f"{search['rounds']} rounds on validation data, seed {search['seed']}. Upload and download of one "
+        f"accuracy{f' (top {top})' if top > 1 else ''}. {_model(plan)}{fixed}Every method by the same search of "
+        f"{' and '.join(searched)}: best {judged} {search['rounds']} rounds on validation data, seed "
+        f"{search['seed']}. Upload and download of one "
         f"client and round: `paper` counts 32-bit values, 64-bit positions and 1-bit labels, `encoded` is the length "
         f"of the real message. Torch {result['versions']['torch']}."
     )
@@ -145,8 +147,9 @@ def section(result: Result) -> list[str]:
     notes += " A learning rate with * is at the end of the grid." if len(search["rates"]) > 1 else ""
     if top > 1:
         notes += _overfitted(result["rows"])
-    missing = PRINTED.get((result["table"], result["data"]), {}).keys() - {row["label"] for row in result["rows"]}
-    notes += f" Not run: {', '.join(sorted(missing))}." if missing else ""
+    wanted = Reproduction(result["table"], result["data"], Path()).rows
+    missing = wanted.keys() - {row["label"] for row in result["rows"]}
+    notes += f" Not run: {'; '.join(sorted(missing))}." if missing else ""
     return [*lines, "", *_paragraph(notes), "", *_order(result), ""]
 
 

@@ -154,7 +154,9 @@ _WORDS = {
     **_evidence("FedAvg", ", words, Gaussian", word_mean="present", absent_words="gaussian"),
     **_evidence("FedBIAD", ", words", word_mean="present"),
 }
-_CODED = {label: row for name in ("FedAvg", "FedDrop", "FedBIAD") for label, row in _evidence(name, budgets=(0.005,)).items()}
+_CODED = {
+    label: row for name in ("FedAvg", "FedDrop", "FedBIAD") for label, row in _evidence(name, budgets=(0.005,)).items()
+}
 EXTRA: dict[tuple[str, str], dict[str, Variant]] = {
     ("table2", "mnist"): _CODED,
     ("table2", "fmnist"): _CODED,

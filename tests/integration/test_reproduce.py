@@ -151,7 +151,7 @@ class TestPage:
         assert "81.18 ± 1.09 | 84.67 ± 0.10" in fedavg
         assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.1 ms | - |" in fedavg
         assert any("| 0.06* |" in line for line in lines)  # at the end of the grid
-        assert "Not run: AFD, FedDrop, FedMP, FjORD, HeteroFL." in " ".join(lines)
+        assert "Not run: AFD; FedDrop; FedMP; FjORD; HeteroFL." in " ".join(lines)
 
     def test_no_times_where_none_were_taken_and_the_seeds_of_a_row_that_has_others(self) -> None:
         rows = [row("FedAvg", 0.8467, 0.001, lttr=None), row("FedBIAD", 0.8449, 0.001, lttr=None, seeds=[0])]
