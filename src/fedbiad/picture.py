@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from fedbiad.tables import NAMES
+
 Result = dict[str, Any]
 Point = tuple[float, float, float]
 """Share of FedAvg's bytes, accuracy in per cent and its spread."""
@@ -47,12 +49,16 @@ def frontier_picture(result: Result) -> str:
     drawn += [_dot(axes, _colour(label), point) for label, point in single.items()]
     ends = {f"{name} + evidence": (min(own), _colour(name)) for name, own in lines.items()}
     drawn.append(_labels(axes, {**{name: (at, _colour(name)) for name, at in single.items()}, **ends}))
-    title = f"Accuracy against encoded upload, {result['data']}"
+    title = f"Accuracy against encoded upload, {NAMES[result['data']]}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>' + "".join(drawn) + "</svg>\n"
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _colour(name: str) -> str:
@@ -86,7 +92,7 @@ class _Axes:
         seeds = f"{len(result['seeds'])} seed{'s' if len(result['seeds']) > 1 else ''}"
         parts = [
             f'<text x="{LEFT}" y="24" font-size="15" font-weight="600">Test accuracy against encoded upload: '
-            f"{escape(result['data'])}, {result['plan']['rounds']} rounds, {seeds}</text>"
+            f"{escape(NAMES[result['data']])}, {result['plan']['rounds']} rounds, {seeds}</text>"
         ]
         decade = self.least
         while decade <= 1.0:
@@ -146,6 +152,6 @@ def _labels(axes: _Axes, named: dict[str, tuple[Point, str]]) -> str:
         parts.append(
             f'<line x1="{axes.x(share) + 5:.1f}" y1="{axes.y(accuracy):.1f}" x2="{x - 4}" y2="{y - 4:.1f}" '
             f'stroke="{colour}" stroke-width="0.6" stroke-dasharray="2 3"/>'
-            f'<text x="{x}" y="{y:.1f}" fill="{colour}">{escape(name)}{below}, {100 * share:.2g} %</text>'
+            f'<text x="{x}" y="{y:.1f}" fill="{colour}">{escape(name)}{below}, {_percent(share)}</text>'
         )
     return "".join(parts)

@@ -13,6 +13,7 @@ from fedbiad.files import write_atomically
 from fedbiad.picture import encoded, frontier_picture, picture_name
 from fedbiad.progress import megabytes
 from fedbiad.reproduce import Reproduction, read_result
+from fedbiad.tables import NAMES
 
 Result = dict[str, Any]
 
@@ -82,12 +83,6 @@ TITLES = {
     "readings": "Readings of FedBIAD",
     "frontier": "The frontier: accuracy against encoded bytes",
 }
-NAMES = {
-    "mnist": "MNIST", "fmnist": "Fashion-MNIST", "fmnist-cyclic": "Fashion-MNIST, cyclic partition",
-    "fmnist-ten": "Fashion-MNIST, 10 clients a round",
-    "fmnist-cyclic-ten": "Fashion-MNIST, cyclic partition, 10 clients a round",
-    "ptb": "PTB", "wikitext2": "WikiText-2", "reddit": "Reddit",
-}  # fmt: skip
 HEAD = """# Results
 
 Made by `fedbiad results` from the files in `results/`, which `fedbiad reproduce TABLE` writes. Nothing here is typed in

@@ -213,3 +213,11 @@ DATA = {
     "frontier": tuple(data for table, data in SPECIAL if table == "frontier"),
 }
 """On which data sets there is which table."""
+
+NAMES = {
+    "mnist": "MNIST", "fmnist": "Fashion-MNIST", "fmnist-cyclic": "Fashion-MNIST, cyclic partition",
+    "fmnist-ten": "Fashion-MNIST, 10 clients a round",
+    "fmnist-cyclic-ten": "Fashion-MNIST, cyclic partition, 10 clients a round",
+    "ptb": "PTB", "wikitext2": "WikiText-2", "reddit": "Reddit",
+}  # fmt: skip
+"""Data sets in words."""
