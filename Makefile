@@ -32,6 +32,7 @@ chromium:
 results: .venv/installed
 	$(BIN)/fedbiad reproduce table1
 	$(BIN)/fedbiad reproduce table2
+	$(BIN)/fedbiad reproduce frontier
 	$(BIN)/fedbiad results
 
 # 100,000 mutated messages: none may be accepted or do harm
