@@ -243,7 +243,7 @@ def test_every_table_has_its_plans_and_titles() -> None:
     for table, names in tables.DATA.items():
         for data in names:
             todo = Reproduction(table, data, Path("x"))
-            assert data in results.NAMES
+            assert data in tables.NAMES
             assert all(cell.plan.rounds for cells in todo.tuning().values() for cell in cells)
 
 
