@@ -30,9 +30,8 @@ NEXT = """
 both without the background of the images. Rounds are timed with clients met before: the first time a client comes, its
 Gram matrix and its strips are made as well. What is left besides is Python, a little for every client, and, with
 workers, the time in which the first process adds up and hands out while the others wait: two of them gain less the
-shorter a round is. On processors that multiply and add one vector a cycle (AMD's of 2022) the products of the kernel
-run at that speed: what is left of an iteration is exponentials, sums across vectors and the bias, which do not depend
-on the number of units, so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a
+shorter a round is. Part of an iteration does not depend on the number of units (exponentials, sums across vectors,
+bias), so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a
 check. What would be next: the softmax written as the products are, with one sum across vectors for ten samples; units
 that wait kept by units instead of by samples, so that they come from fewer lines of the cache; each process adding up
 its part of the weights. Tried without gain: units not held masked instead of moved aside, X U1^T a hundred inputs at a

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from fedbiad.compare import percent
 from fedbiad.tables import NAMES
 
 Result = dict[str, Any]
@@ -55,10 +56,6 @@ def frontier_picture(result: Result) -> str:
         f'role="img" aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12">'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>' + "".join(drawn) + "</svg>\n"
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _colour(name: str) -> str:
@@ -152,6 +149,6 @@ def _labels(axes: _Axes, named: dict[str, tuple[Point, str]]) -> str:
         parts.append(
             f'<line x1="{axes.x(share) + 5:.1f}" y1="{axes.y(accuracy):.1f}" x2="{x - 4}" y2="{y - 4:.1f}" '
             f'stroke="{colour}" stroke-width="0.6" stroke-dasharray="2 3"/>'
-            f'<text x="{x}" y="{y:.1f}" fill="{colour}">{escape(name)}{below}, {_percent(share)}</text>'
+            f'<text x="{x}" y="{y:.1f}" fill="{colour}">{escape(name)}{below}, {percent(share)}</text>'
         )
     return "".join(parts)

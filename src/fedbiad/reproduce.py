@@ -185,10 +185,14 @@ class _Book:
             self.rows = {row["label"]: row for row in before["rows"]}
 
     def missing(self) -> dict[str, Variant]:
-        """Rows asked for that are not there, or with other seeds."""
-        return {label: row for label, row in self.todo.wanted.items()
-                if self.rows.get(label, {}).get("seeds") != list(self.todo.chosen_seeds)
-                or self.rows[label]["method"] != row.method}  # fmt: skip
+        """Rows asked for that are not there, or with other seeds, or without their times."""
+        return {label: row for label, row in self.todo.wanted.items() if not self._whole(label, row)}
+
+    def _whole(self, label: str, wanted: Variant) -> bool:
+        row, seeds = self.rows.get(label), list(self.todo.chosen_seeds)
+        if row is None or (row["seeds"], row["method"]) != (seeds, wanted.method):
+            return False
+        return row["lttr"] is not None or not self.todo.setting.timing_rounds
 
     def add(
         self, label: str, tested: list[Cell], timed: list[Cell], scores: list[float], best: tuple[float, float]

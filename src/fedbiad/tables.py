@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from fedbiad.advise import BUDGETS
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -76,10 +78,11 @@ DROPOUT = 0.2
 """Of FedAvg with ordinary dropout inside local training."""
 
 
-BUDGETS = (0.05, 0.01, 0.005, 0.002, 0.0005)
+LADDER = tuple(budget for budget in BUDGETS if budget not in (0.02, 0.001))
+"""Budgets of the frontier."""
 
 
-def _evidence(name: str, also: str = "", budgets: Sequence[float] = BUDGETS, **training: Any) -> dict[str, Variant]:
+def _evidence(name: str, also: str = "", budgets: Sequence[float] = LADDER, **training: Any) -> dict[str, Variant]:
     """A method with evidence coding, a row for each budget; `also` names what else is changed in the training."""
     return {
         f"{name}{also}, evidence {100 * budget:g} %": Variant(
@@ -130,7 +133,7 @@ TABLES: dict[str, dict[str, Variant]] = {
         "FedAvg": Variant("fedavg"),
         "FedDrop": Variant("feddrop"),
         "FedBIAD": Variant("fedbiad"),
-        # its own noise is 10^-13 here and makes a round take ten times as long
+        # its own noise is 10^-13 here, and drawn for every weight at every step
         "FedBIAD letter, no noise": Variant("fedbiad-letter", plan={"methods": {"fedbiad-letter": {"noise": 0.0}}}),
         "FedMP, original": Variant("fedmp"),
         **{f"FedPAQ {bits} bits": Variant("fedpaq", plan={"compressors": {"fedpaq": {"bits": bits}}})
@@ -166,9 +169,8 @@ EXTRA: dict[tuple[str, str], dict[str, Variant]] = {
     ("frontier", "reddit"): _WORDS,
 }
 """Rows beyond the paper's: evidence coding beside other compressors; without ordinary dropout a comparison of
-language models is not fair; `words`: the mean of
-a word is over the clients that have it, which is worth something by itself and so is shown without coding, too;
-`Gaussian`: words a client lacks are one term of its softmax."""
+language models is not fair; `words`: the mean of a word is over the clients that have it, which is worth something by
+itself and so is shown without coding, too; `Gaussian`: words a client lacks are one term of its softmax."""
 _LANGUAGE_FRONTIER = (
     "FedAvg",
     "FedAvg, words",

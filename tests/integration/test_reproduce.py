@@ -95,6 +95,9 @@ class TestReproduce:
         assert reproduce(todo, 1, tmp_path, nothing, stop) is None
         (row,) = json.loads((tmp_path / "table1-digits.json").read_text())["rows"]
         assert (row["label"], row["lttr"]) == ("FedAvg", None)  # times are taken at the end
+        path = reproduce(todo, 1, tmp_path, nothing, lambda: False)
+        assert path is not None
+        assert all(row["lttr"] > 0 for row in json.loads(path.read_text())["rows"])
 
     def test_a_search_never_sees_the_test_data(self, tmp_path: Path) -> None:
         todo = Reproduction("table1", "digits", tmp_path)
@@ -289,7 +292,7 @@ class TestFrontier:
         assert dgc[1] - fedavg[1] == pytest.approx(coded[1] - dgc[1], abs=0.3)
         texts = " ".join(text.text or "" for text in tree.iter(SVG + "text"))
         assert "FedAvg + evidence, 0.1 %" in texts
-        assert "FedBIAD letter (10 %), 50 %" in texts
+        assert "FedBIAD letter (10 %), 50%" in texts
 
     def test_the_picture_is_written_beside_the_page(self, tmp_path: Path) -> None:
         (tmp_path / "frontier-fmnist.json").write_text(json.dumps(self.found()))

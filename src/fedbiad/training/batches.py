@@ -125,6 +125,10 @@ class Facts(NamedTuple):
         return self.gram.nbytes + (0 if self.picture is None else self.picture.nbytes)
 
 
+def _gram(x: Tensor) -> Tensor:
+    return torch.addmm(x.new_ones(1, 1), x, x.T)
+
+
 class LocalData:
     """Samples of a block of clients in a common pool: of each client a run of consecutive ones."""
 
@@ -166,15 +170,14 @@ class LocalData:
 
     def gram(self, client: int) -> Tensor:
         """X X^T + 1 of the client at this place: its samples with a 1 appended for the bias."""
-        x = self.vectors[client]
-        return self._derived.of("gram", self.spans[client].start, lambda: torch.addmm(x.new_ones(1, 1), x, x.T))
+        return self._derived.of("gram", self.spans[client].start, lambda: _gram(self.vectors[client]))
 
     def facts(self, client: int) -> Facts:
         """Gram matrix and picture of the client at this place."""
 
         def find() -> Facts:
             x = self.vectors[client]
-            return Facts(torch.addmm(x.new_ones(1, 1), x, x.T), Picture.of(x.numpy()))
+            return Facts(_gram(x), Picture.of(x.numpy()))
 
         return self._derived.of("facts", self.spans[client].start, find)
 
