@@ -53,12 +53,12 @@ def experiment(
         raise SystemExit("; ".join(problems))
     training = TrainingPlan(0.1, epochs * IMAGES // BATCH, BATCH, selected)
     engine = EnginePlan(form=form, block=block, workers=workers)
-    return assemble(method, MLP(784, (units,), 10), data, training, engine, 10**6, 0, selected, 10, compressor)
+    return assemble(method, MLP(784, (units,), 10), data, training, engine, 10**6, 0, selected, 10**6, compressor)
 
 
 def rounds(ready: Experiment, count: int = 1) -> Work:
     """The next rounds of a run that goes on."""
-    running = ready.server.aggregate(ready.transport, ready.initial(), 0, 10**6)
+    running = ready.run(ready.initial())
 
     def work() -> None:
         for _ in range(count):

@@ -7,7 +7,7 @@ bit wherever and in whatever order they were trained. The means share their sums
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -31,11 +31,20 @@ class Total:
     weight: float
     known: Params = field(default_factory=dict)
 
-    def __add__(self, other: Total) -> Total:
-        moved = {name: _doubled(value).add_(other.moved[name]) for name, value in self.moved.items()}
+    def doubled(self) -> Total:
+        """A copy in float64, to be added to."""
+        return replace(self, moved={name: _doubled(value) for name, value in self.moved.items()})
+
+    def __iadd__(self, other: Total) -> Total:
+        moved = {name: value.add_(other.moved[name]) for name, value in self.moved.items()}
         holders = {name: value + other.holders[name] for name, value in self.holders.items()}
         known = {name: value + other.known[name] for name, value in self.known.items()}
         return Total(moved, holders, self.weight + other.weight, known)
+
+    def __add__(self, other: Total) -> Total:
+        total = self.doubled()
+        total += other
+        return total
 
     def asked(self, name: str) -> Tensor | float:
         """The weight of all clients that a parameter's mean is over, whether they sent it or not."""
@@ -88,16 +97,21 @@ def count_known(layout: Layout, present: Pattern, weights: Sequence[float]) -> P
 
 @dataclass
 class SumTree:
-    """Adds totals of consecutive blocks in pairs, pairs of pairs, and so on: the order of a balanced tree."""
+    """Adds totals of consecutive blocks in pairs, pairs of pairs, and so on: the order of a balanced tree.
+
+    Of what is pushed a copy is made at once: a server that waits for the next block has the time.
+    """
 
     _stack: list[tuple[int, Total]] = field(default_factory=list)
 
     def push(self, total: Total, blocks: int = 1) -> None:
         """The next total; of several blocks already added up, if these are a whole branch of the tree or its end."""
+        alone = True
         while self._stack and self._stack[-1][0] == blocks:
             before, earlier = self._stack.pop()
-            total, blocks = earlier + total, before + blocks
-        self._stack.append((blocks, total))
+            earlier += total
+            total, blocks, alone = earlier, before + blocks, False
+        self._stack.append((blocks, total.doubled() if alone else total))
 
     @property
     def empty(self) -> bool:

@@ -17,7 +17,7 @@ from fedbiad.methods.base import Method
 from fedbiad.models.absent import BIAS
 from fedbiad.models.base import Model
 from fedbiad.rows import Layout
-from fedbiad.training import forms
+from fedbiad.training import dual, forms
 from fedbiad.training.batches import LocalData, LocalSamples
 from fedbiad.training.compact import CompactStep
 from fedbiad.training.dual import DualTrainer, FusedTrainer
@@ -68,6 +68,10 @@ class LocalTraining:
         The fused form gains until its calls no longer count; others until a block's weights leave the caches.
         """
         return self.asked_block or (50 if self.chosen[0] == "fused" else self._stacked)
+
+    def laid_out(self, u: Params) -> Params:
+        """U in memory as the form reads and sums it fastest; what is computed from it stays so."""
+        return dual.laid_out(u) if self.chosen[0] == "fused" else u
 
     @property
     def _stacked(self) -> int:

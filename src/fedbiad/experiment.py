@@ -93,6 +93,7 @@ class Experiment:
     ) -> Iterator[tuple[Record, RoundOutcome]]:
         """Rounds start+1 .. R from U_start and the server's state then, each with its record; `before` is the last."""
         u = {name: u[name] for name in self.model.shapes}  # one order of sums, whatever a checkpoint's order
+        u = self.transport.training.work.laid_out(u)
         for batch in itertools.islice(self.data.evaluation(), 1):  # so that what judges is loaded before round 1
             evaluate(self.model, u, [batch], self.top)
         totals = {way: (before or {}).get(f"total_{way}", {}) for way in ("upload", "download")}

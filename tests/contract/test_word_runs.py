@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedbiad import plan as plans
-from fedbiad.aggregation import SumTree, Total
+from fedbiad.aggregation import Total
 from fedbiad.coding import pattern_bytes
 from fedbiad.cohort import Cohort
 from fedbiad.compressors import COMPRESSORS
@@ -134,9 +134,7 @@ def test_sums_of_one_client_say_which_words_it_has(name: str, data: LanguageData
 
 def test_sums_arrive_whole_over_ray(data: LanguageData) -> None:
     total, _ = updates_of(2, plan_of("fedmp"), data)
-    tree = SumTree()
-    tree.push(total)
-    there = Sums.of(tree, 1).total()  # as it is sent from a node
+    there = Sums.of(total, 1).total()  # as it is sent from a node
     for sent, found in ((total.known, there.known), (total.holders, there.holders), (total.moved, there.moved)):
         assert sent.keys() == found.keys()
         assert all(torch.equal(value, found[name]) for name, value in sent.items())

@@ -55,7 +55,7 @@ def test_the_sum_is_the_trees_own(count: int, twig: int, wider: int) -> None:
             tree = SumTree()
             for block in part:
                 tree.push(totals[block.ids[0]])
-            twigs.append(Sums.of(tree, len(part)))
+            twigs.append(Sums.of(tree.finish(), len(part)))
         sums = add_twigs(*twigs)
         cut.push(sums.total(), sums.blocks)
     one, other = whole.finish(), cut.finish()

@@ -38,6 +38,29 @@ def test_strips_by_hand() -> None:
     assert strips.columns.tolist() == [1, 3, 0]
     assert strips.values.tolist() == [[1, 3], [0, 2], [4, 4]]  # of the last strip only one row counts
     assert strips.share == 3 / 8
+    assert strips.rows.tolist() == [[0, 1], [2, 2]]
+
+
+def test_samples_that_are_alike_are_together_by_hand() -> None:
+    x = np.array([[0.0, 1, 1, 0], [5, 0, 0, 5], [0, 2, 0, 0], [0, 3, 3, 0], [6, 0, 0, 6]])
+    assert Strips.of(x, 0.0, 1).rows.tolist() == [[0, 1], [2, 3], [4, 4]]
+    assert Strips.of(x, 0.0, 2).rows.tolist() == [[0, 2], [1, 4], [3, 3]]  # row 3 is too far from row 0
+    strips = Strips.of(x, 0.0, 4)
+    assert strips.rows.tolist() == [[0, 3], [1, 4], [2, 2]]
+    assert (strips.starts.tolist(), strips.columns.tolist()) == ([0, 2, 4, 5], [1, 2, 0, 3, 1])
+    assert strips.values.tolist() == [[1, 3], [1, 3], [5, 6], [5, 6], [2, 2]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_which_samples_are_together_changes_no_bit(dtype: type) -> None:
+    x = pictures(61, 200, dtype=dtype)
+    factor: FloatArray = np.random.default_rng(6).normal(size=(200, 150)).astype(dtype)
+    apart, found = (Strips.of(x, BACKGROUND, window) for window in (1, 64))
+    assert apart.rows.tolist() != found.rows.tolist()
+    assert found.share < apart.share
+    assert sorted({int(row) for row in found.rows.flatten()}) == list(range(61))
+    bias: FloatArray = np.zeros(150, dtype)
+    assert np.array_equal(found.times(factor, bias), apart.times(factor, bias))
 
 
 @pytest.mark.parametrize("units", [1, 15, 16, 17, 100, WIDTHS[0], WIDTHS[0] + 19, 300])
@@ -45,10 +68,11 @@ def test_strips_by_hand() -> None:
 def test_products_are_those_with_the_matrix(samples: int, units: int) -> None:
     stream, x = np.random.default_rng(1), pictures(samples, 50)
     first, bias, a = stream.normal(size=(50, units)), stream.normal(size=units), stream.normal(size=(samples, units))
-    own = Picture(Strips.of(x, BACKGROUND), Strips.of(np.ascontiguousarray(x.T), BACKGROUND))
+    own = picture(x)
     product = own.by_sample.times(first, bias)
     np.testing.assert_allclose(product, x @ first + bias, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(own.back(a), x.T @ a, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(own.gram, x @ x.T + 1, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("same", [True, False])

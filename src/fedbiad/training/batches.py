@@ -122,7 +122,7 @@ class Facts(NamedTuple):
     @property
     def nbytes(self) -> int:
         """In memory."""
-        return self.gram.nbytes + (0 if self.picture is None else self.picture.nbytes)
+        return self.gram.nbytes if self.picture is None else self.picture.nbytes
 
 
 def _gram(x: Tensor) -> Tensor:
@@ -177,7 +177,8 @@ class LocalData:
 
         def find() -> Facts:
             x = self.vectors[client]
-            return Facts(_gram(x), Picture.of(x.numpy()))
+            picture = Picture.of(x.numpy())
+            return Facts(_gram(x) if picture is None else torch.from_numpy(picture.gram), picture)
 
         return self._derived.of("facts", self.spans[client].start, find)
 

@@ -279,6 +279,11 @@ class DualLearned:
         return change if out is None else out.copy_(change)
 
 
+def laid_out(u: Params) -> Params:
+    """U with its first layer in memory as `FusedTrainer` reads and sums it: inputs first."""
+    return {**u, W1: u[W1].T.contiguous().T}
+
+
 def _transposed(first: Tensor) -> Tensor:
     """Every client's first layer with inputs first [clients, inputs, units], as products read it fastest."""
     different = first[:1] if first.stride(0) == 0 else first

@@ -79,7 +79,7 @@ def train(
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
     lanes = np.empty((2, e.shape[1]), p.dtype)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
-    seen = np.empty(p.shape[0], np.uint32)
+    seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
     luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
     room = np.empty((3, len(luck)), np.uint32)
     for k in range(clients):
@@ -87,7 +87,7 @@ def train(
         size, count, since, met = last - first, held.taken[k], 0, 0
         own_p, own_a, own_w = p[first:last], a[first:last], held.units.w[k]
         gram = carray(pointer(grams[k], p), (size, size))
-        losses = course.losses[k]
+        losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
         for j in range(count):
             place[held.rows[k, j]] = j
         if not begins:
@@ -96,12 +96,14 @@ def train(
                 seen[i] = i
         for v in range(len(losses)):
             chosen = visits[k, v * batch : (v + 1) * batch]
+            for r in range(batch):
+                starts[r] = size * chosen[r]
             _gather(own_p, chosen, h, count)
-            _add_product(gram, size * chosen, 1, met, own_a, seen, None, h, count)  # of others A is 0
+            _add_product(gram, starts, 1, met, own_a, seen, None, h, count)  # of others A is 0
             _relu(h, count)
             _logits(own_w, h, e, count)
-            losses[v] = _descent(e, b[k], scale[k], targets[first:last], chosen, rate / batch, lanes)
-            _shift(b[k], e, scale[k])
+            losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)
+            _shift(own_b, e, own_scale)
             _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, back, count)
             _add_where_active(back, h, own_a, chosen, count)
             _add_product(e, rows, 1, batch, h, None, None, own_w, count)

@@ -20,12 +20,13 @@ NUMBER = ir.IntType(64)
 
 
 def _product(rows: int, width: int, packed: bool) -> Any:
-    """The rows of `into` from `row` on, in columns from `at` on, += sum over k < terms of coefficients times factors.
+    """Some rows of `into`, in columns from `at` on, += sum over k < terms of coefficients times factors.
 
-    The coefficient of row r in term k is coefficients[places[r] + k stride], flat; the factor is row k of `factors`,
-    or `chosen[k]` of it if that is an array; the coefficient then is that of term chosen[k], unless they are `packed`,
-    those of the chosen terms alone. If there is a `base` [columns], every row = base + the sum; if there is a
-    `weight`, too, every row += weight x (base + the sum), rounded after each of the three.
+    They are those from `row` on, or if that is an array, those it names. The coefficient of row r in term k is
+    coefficients[places[r] + k stride], flat; the factor is row k of `factors`, or `chosen[k]` of it if that is an
+    array; the coefficient then is that of term chosen[k], unless they are `packed`, those of the chosen terms alone. If
+    there is a `base` [columns], every row = base + the sum; if there is a `weight`, too, every row += weight x (base +
+    the sum), rounded after each of the three.
     """
 
     @intrinsic
@@ -47,7 +48,7 @@ TILE = 5
 """Rows of a tile: half as wide as a strip."""
 WIDTHS = (128, 64, 16, 1) if WIDE else (32, 16, 8, 1)
 """What fits into the registers of the processor: twice the first, five times the second."""
-strip_128, strip_16, strip_1 = (_product(STRIP, WIDTHS[i], packed=True) for i in (0, 2, 3))
+strip_128, strip_64, strip_16, strip_1 = (_product(STRIP, width, packed=True) for width in WIDTHS)
 tile_64, tile_16, tile_1 = (_product(TILE, width, packed=False) for width in WIDTHS[1:])
 row_64, row_16, row_1 = (_product(1, width, packed=False) for width in WIDTHS[1:])
 
@@ -106,7 +107,12 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
         return builder.bitcast(place, vector.as_pointer())
 
     starts = [builder.load(builder.gep(places.data, [ir.Constant(NUMBER, r)])) for r in range(rows)]
-    targets = [vector_at(into, builder.add(row, ir.Constant(NUMBER, r))) for r in range(rows)]
+    numbers = [ir.Constant(NUMBER, r) for r in range(rows)]
+    if isinstance(signature.args[9], types.Array):
+        found = [builder.zext(builder.load(builder.gep(row.data, [r])), NUMBER) for r in numbers]
+    else:
+        found = [builder.add(row, r) for r in numbers]
+    targets = [vector_at(into, r) for r in found]
     starting = targets
     if isinstance(signature.args[6], types.Array):
         starting = [builder.bitcast(builder.gep(base.data, [at]), vector.as_pointer())] * rows

@@ -1,8 +1,8 @@
 """Products with samples that are mostly background, as pictures are: only what differs from it is multiplied.
 
-A matrix is kept as strips of two rows: the columns in which one of the two differs from the background, and the two
-differences there. A compiled function is told where the strips of many clients stand in memory: one call for a
-block of clients.
+A matrix is kept as strips of two rows that are much alike: the columns in which one of the two differs from the
+background, and the two differences there. Which rows are together changes no result: the other one's columns add 0. A
+compiled function is told where the strips of many clients stand in memory: one call for a block of clients.
 """
 
 from __future__ import annotations
@@ -10,36 +10,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import strict, strict_part
-from fedbiad.training.products import STRIP, WIDTHS, pointer, strip_1, strip_16, strip_128
+from fedbiad.training.bits import BITS, Words, bits_before, bits_set
+from fedbiad.training.products import STRIP, WIDTHS, pointer, strip_1, strip_16, strip_64, strip_128
 
 PAYS = 0.55
 """Strips that hold a larger share of a matrix than this are not faster than a product with all of it."""
+
+WINDOW = 64
+"""Among so many samples the second one of a strip is looked for; of inputs, neighbours are alike enough."""
 
 Columns = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
 class Strips:
-    """A matrix as `background` and its strips, one after another."""
+    """A matrix as `background` and its strips, one after another; `rows` of it are together [strips, 2]."""
 
     shape: tuple[int, int]
     background: float
+    rows: npt.NDArray[np.uint16]
     starts: IntArray
     columns: Columns
     values: FloatArray
 
     @classmethod
-    def of(cls, matrix: FloatArray, background: float) -> Strips:
-        """All of `matrix`."""
-        return cls((matrix.shape[0], matrix.shape[1]), background, *_strips(matrix, background))
+    def of(cls, matrix: FloatArray, background: float, window: int = 1) -> Strips:
+        """All of `matrix`; the second row of a strip is one of the next `window` ones."""
+        return cls((matrix.shape[0], matrix.shape[1]), background, *_strips(matrix, background, window))
 
     @classmethod
     def of_samples(cls, x: FloatArray) -> Strips | None:
@@ -49,7 +54,7 @@ class Strips:
             return None
         if float(np.mean(x[::8] == background)) < 1 - PAYS:  # so that dense samples cost no more than a look
             return None
-        found = cls.of(x, background)
+        found = cls.of(x, background, WINDOW)
         return found if found.share <= PAYS else None
 
     def times(self, factor: FloatArray, bias: FloatArray) -> FloatArray:
@@ -67,12 +72,16 @@ class Strips:
     @property
     def nbytes(self) -> int:
         """In memory."""
-        return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
+        return sum(part.nbytes for part in self._arrays)
+
+    @property
+    def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.rows, self.starts, self.columns, self.values
 
     @cached_property
     def told(self) -> tuple[int, ...]:
         """For compiled functions: how many rows there are, and where the arrays stand."""
-        return (self.shape[0], *(part.ctypes.data for part in (self.starts, self.columns, self.values)))
+        return (self.shape[0], *(part.ctypes.data for part in self._arrays))
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,8 @@ class Picture:
 
     by_sample: Strips
     by_input: Strips
+    gram: FloatArray
+    """X X^T + 1."""
 
     @classmethod
     def of(cls, x: FloatArray) -> Picture | None:
@@ -88,13 +99,14 @@ class Picture:
         by_sample = Strips.of_samples(x)
         if by_sample is None:
             return None
-        by_input = torch.from_numpy(x).T.contiguous().numpy()  # numpy takes many times as long to turn a matrix
-        return cls(by_sample, Strips.of(by_input, by_sample.background))
+        inputs = _turned(x, by_sample.background, -(-len(x) // WIDTHS[1]) * WIDTHS[1])
+        gram = by_sample.times(inputs, np.ones(inputs.shape[1], inputs.dtype))[:, : len(x)]
+        return cls(by_sample, Strips.of(inputs, by_sample.background), np.ascontiguousarray(gram))
 
     @property
     def nbytes(self) -> int:
         """In memory."""
-        return self.by_sample.nbytes + self.by_input.nbytes
+        return self.by_sample.nbytes + self.by_input.nbytes + self.gram.nbytes
 
     def back(self, a: FloatArray) -> FloatArray:
         """X^T A [inputs, units]."""
@@ -144,30 +156,82 @@ def add_back(
 
 
 @strict
-def _strips(matrix: FloatArray, background: float) -> tuple[IntArray, Columns, FloatArray]:
-    empty = matrix.dtype.type(background)
-    rows, width = matrix.shape
-    strips = (rows + STRIP - 1) // STRIP
-    starts = np.zeros(strips + 1, np.int64)
-    columns = np.empty(strips * width + 1, np.uint16)
-    differs = np.empty(width, np.uint8)
+def _strips(matrix: FloatArray, background: float, window: int) -> tuple[Columns, IntArray, Columns, FloatArray]:
+    differs = _differs(matrix, matrix.dtype.type(background))
+    together = _together(differs, window)
+    words = differs.shape[1]
+    starts = np.zeros(len(together) + 1, np.int64)
+    for n in range(len(together)):
+        starts[n + 1] = starts[n]
+        for word in range(words):
+            starts[n + 1] += bits_set(differs[together[n, 0], word] | differs[together[n, 1], word])
+    columns, values = np.empty(starts[-1], np.uint16), np.empty((starts[-1], STRIP), matrix.dtype)
     at = 0
-    for n in range(strips):
-        # of a last, narrower strip the second row is the first: never looked at
-        x, y = matrix[STRIP * n], matrix[min(STRIP * n + 1, rows - 1)]
-        for j in range(width):
-            differs[j] = (x[j] != empty) | (y[j] != empty)
-        for j in range(width):
-            columns[at] = j  # kept only if it differs: no branch to guess
-            at += differs[j]
-        starts[n + 1] = at
-    values = np.empty((at, STRIP), matrix.dtype)
-    for n in range(strips):
-        x, y = matrix[STRIP * n], matrix[min(STRIP * n + 1, rows - 1)]
-        for k in range(starts[n], starts[n + 1]):
-            j = columns[k]
-            values[k, 0], values[k, 1] = x[j] - empty, y[j] - empty
-    return starts, columns[:at].copy(), values
+    for n in range(len(together)):
+        i, j = together[n]
+        for word in range(words):
+            left = differs[i, word] | differs[j, word]
+            while left:
+                column = BITS * word + bits_before(left)
+                columns[at] = column
+                values[at, 0] = matrix[i, column] - matrix.dtype.type(background)
+                values[at, 1] = matrix[j, column] - matrix.dtype.type(background)
+                left &= left - np.uint64(1)
+                at += 1
+    return together, starts, columns, values
+
+
+@strict
+def _turned(x: FloatArray, background: float, width: int) -> FloatArray:
+    """The transpose, filled up with background to a width at which products are fast."""
+    turned = np.full((x.shape[1], width), x.dtype.type(background), x.dtype)
+    for j in range(x.shape[1]):
+        for i in range(len(x)):
+            turned[j, i] = x[i, j]
+    return turned
+
+
+@strict_part
+def _differs(matrix: FloatArray, background: float) -> Words:
+    """A bit for each number of a matrix: whether it differs from the background."""
+    rows, width = matrix.shape
+    differs = np.empty((rows, (width + BITS - 1) // BITS), np.uint64)
+    for i in range(rows):
+        for word in range(differs.shape[1]):
+            own, found = matrix[i, BITS * word : BITS * (word + 1)], np.uint64(0)
+            for bit in range(len(own)):
+                found |= np.uint64(own[bit] != background) << np.uint64(bit)
+            differs[i, word] = found
+    return differs
+
+
+@strict_part
+def _together(differs: Words, window: int) -> Columns:
+    """Rows in pairs: each, as its turn comes, with that of the next ones which differs least from it.
+
+    An odd one is left to itself, at the end.
+    """
+    rows, words = differs.shape
+    together = np.empty(((rows + 1) // STRIP, STRIP), np.uint16)
+    near, taken, count = np.empty(window + 1, np.uint16), 0, 0
+    for n in range(len(together)):
+        while count <= window and taken < rows:
+            near[count] = taken
+            taken, count = taken + 1, count + 1
+        least, best = BITS * words + 1, 0
+        for c in range(1, count):
+            apart = 0
+            for word in range(words):
+                apart += bits_set(differs[near[0], word] ^ differs[near[c], word])
+            if apart < least:
+                least, best = apart, c
+        together[n, 0], together[n, 1] = near[0], near[best]
+        for c in range(1, best):
+            near[c - 1] = near[c]
+        for c in range(best + 1, count):
+            near[c - 2] = near[c]
+        count -= STRIP
+    return together
 
 
 @strict
@@ -183,30 +247,34 @@ def _of_background(matrix: FloatArray, background: float) -> FloatArray:
 
 
 @strict_part
-def _opened(told: IntArray, like: FloatArray) -> tuple[int, IntArray, Columns, FloatArray]:
-    """Rows, starts, columns and values as `Strips.told` tells them."""
-    strips = (told[0] + STRIP - 1) // STRIP
-    starts = carray(pointer(told[1], told), (strips + 1,))
-    columns = carray(pointer(told[2], np.empty(0, np.uint16)), (starts[strips],))
-    return told[0], starts, columns, carray(pointer(told[3], like), (starts[strips], STRIP))
+def _opened(told: IntArray, like: FloatArray) -> tuple[int, Columns, IntArray, Columns, FloatArray]:
+    """How many rows, which together, starts, columns and values as `Strips.told` tells them."""
+    strips, small = (told[0] + STRIP - 1) // STRIP, np.empty(0, np.uint16)
+    starts = carray(pointer(told[2], told), (strips + 1,))
+    together = carray(pointer(told[1], small), (strips, STRIP))
+    columns = carray(pointer(told[3], small), (starts[strips],))
+    return told[0], together, starts, columns, carray(pointer(told[4], like), (starts[strips], STRIP))
 
 
 @strict_part
 def _strip(
-    columns: Columns, values: FloatArray, rows: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
-    into: FloatArray, row: int,
+    columns: Columns, values: FloatArray, places: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
+    into: FloatArray, rows: Columns,
 ) -> None:  # fmt: skip
-    """The rows of `into` from `row` on = base + strip x factor; if there is a weight, += weight x that."""
+    """These rows of `into` = base + strip x factor; if there is a weight, += weight x that."""
     units, terms = len(base), len(columns)
     at = 0
     while at + WIDTHS[0] <= units:
-        strip_128(values, rows, STRIP, terms, factor, columns, base, weight, into, row, at)
+        strip_128(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
         at += WIDTHS[0]
+    while at + WIDTHS[1] <= units:
+        strip_64(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
+        at += WIDTHS[1]
     while at + WIDTHS[2] <= units:
-        strip_16(values, rows, STRIP, terms, factor, columns, base, weight, into, row, at)
+        strip_16(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
         at += WIDTHS[2]
     while at < units:
-        strip_1(values, rows, STRIP, terms, factor, columns, base, weight, into, row, at)
+        strip_1(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
         at += 1
 
 
@@ -215,18 +283,14 @@ def _multiply(
     told: IntArray, like: FloatArray, factors: IntArray, bases: FloatArray, begins: IntArray, out: FloatArray
 ) -> None:
     """out = base + strips x factor, of every matrix; `factors` is where they stand."""
-    both, room = np.arange(STRIP), np.empty((STRIP, out.shape[1]), out.dtype)
+    places = np.arange(STRIP)
     for m in range(len(told)):
-        rows, starts, columns, values = _opened(told[m], like)
-        base, own, whole = bases[m], out[begins[m] : begins[m] + rows], rows // STRIP
+        rows, together, starts, columns, values = _opened(told[m], like)
+        base, own = bases[m], out[begins[m] : begins[m] + rows]
         factor = carray(pointer(factors[m], out), (1, len(base)))  # as many rows as there are columns
-        for n in range(whole):
+        for n in range(len(together)):  # an odd row is written twice
             part = slice(starts[n], starts[n + 1])
-            _strip(columns[part], values[part], both, factor, base, None, own, STRIP * n)
-        if STRIP * whole < rows:  # a last, narrower strip
-            part = slice(starts[whole], starts[whole + 1])
-            _strip(columns[part], values[part], both, factor, base, None, room, 0)
-            own[STRIP * whole :] = room[: rows - STRIP * whole]
+            _strip(columns[part], values[part], places, factor, base, None, own, together[n])
 
 
 @strict
@@ -235,19 +299,18 @@ def _accumulate(
     weights: FloatArray, total: FloatArray,
 ) -> None:  # fmt: skip
     """total += weight x (what the background comes to + strips x A), of every matrix."""
-    both, room = np.arange(STRIP), np.empty((STRIP, a.shape[1]), a.dtype)
+    places, room = np.arange(STRIP), np.empty((STRIP, a.shape[1]), a.dtype)
     for m in range(len(told)):
-        rows, starts, columns, values = _opened(told[m], like)
+        rows, together, starts, columns, values = _opened(told[m], like)
         factor, w = a[spans[m, 0] : spans[m, 1]], total.dtype.type(weights[m])
         if not pattern[m].all():
             factor = factor * pattern[m]  # a unit that is not held adds nothing
-        base, whole = _of_background(factor, backgrounds[m]), rows // STRIP
-        for n in range(whole):
+        base = _of_background(factor, backgrounds[m])
+        for n in range(rows // STRIP):
             part = slice(starts[n], starts[n + 1])
-            _strip(columns[part], values[part], both, factor, base, w, total, STRIP * n)
-        if STRIP * whole < rows:
-            part = slice(starts[whole], starts[whole + 1])
-            _strip(columns[part], values[part], both, factor, base, None, room, 0)
-            for r in range(rows - STRIP * whole):
-                for j in range(len(base)):
-                    total[STRIP * whole + r, j] += w * room[r, j]
+            _strip(columns[part], values[part], places, factor, base, w, total, together[n])
+        if rows % STRIP:  # an odd row must be added once
+            part = slice(starts[-2], starts[-1])
+            _strip(columns[part], values[part], places, factor, base, None, room, places.astype(np.uint16))
+            for j in range(len(base)):
+                total[together[-1, 0], j] += w * room[0, j]

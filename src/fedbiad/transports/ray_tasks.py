@@ -27,9 +27,8 @@ class Sums:
     blocks: int
 
     @classmethod
-    def of(cls, tree: SumTree, blocks: int) -> Sums:
-        """The sum of everything in a tree."""
-        total = tree.finish()
+    def of(cls, total: Total, blocks: int) -> Sums:
+        """A total, ready to travel."""
         return cls(arrays(total.moved), arrays(total.holders), total.weight, arrays(total.known), blocks)
 
     def total(self) -> Total:
@@ -50,15 +49,17 @@ def train_twig(
         _here.clear()
         _here[packed.key] = unpack(packed)
     training, received = _here[packed.key], tensors(u)
-    told, after, tree = [], [], SumTree()
+    told: list[Updates] = []
+    after, tree, only = list[States](), SumTree(), None
     for cohort, before in zip(cohorts, states, strict=True):
         updates, changed = training.train(received, cohort, before)
         if updates.total is None:
             raise RunError("a block without sums")
+        only = None if told else updates.total  # one alone travels as it is, in float32
         tree.push(updates.total)
         told.append(updates.without_sums())
         after.append(changed)
-    return told, after, Sums.of(tree, len(cohorts))
+    return told, after, Sums.of(only or tree.finish(), len(cohorts))
 
 
 def add_twigs(*sums: Sums) -> Sums:
@@ -66,4 +67,4 @@ def add_twigs(*sums: Sums) -> Sums:
     tree = SumTree()
     for part in sums:
         tree.push(part.total(), part.blocks)
-    return Sums.of(tree, sum(part.blocks for part in sums))
+    return Sums.of(tree.finish(), sum(part.blocks for part in sums))

@@ -90,8 +90,8 @@ class Workers:
             yield updates if sums is None else replace(updates, total=self._total(sums, i))
 
     def _total(self, sums: _Sums, i: int) -> Total:
-        """The sums of block i, copied from their place."""
-        moved = {name: value.clone() for name, value in self._slots[i % len(self._slots)].items()}
+        """The sums of block i, in their place until that is handed out again."""
+        moved = self._slots[i % len(self._slots)]
         return Total(moved, tensors(sums.holders), sums.weight, tensors(sums.known))
 
     def processes(self) -> list[int]:
