@@ -74,8 +74,7 @@ def train(
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
-    h, back = np.empty((batch, places), p.dtype), np.empty((batch, places), p.dtype)
-    nothing = np.zeros(places, p.dtype)
+    h, nothing = np.empty((batch, places), p.dtype), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
     lanes = np.empty((2, e.shape[1]), p.dtype)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
@@ -98,15 +97,13 @@ def train(
             chosen = visits[k, v * batch : (v + 1) * batch]
             for r in range(batch):
                 starts[r] = size * chosen[r]
-            _gather(own_p, chosen, h, count)
-            _add_product(gram, starts, 1, met, own_a, seen, None, h, count)  # of others A is 0
-            _relu(h, count)
+            # under U, and of A what others have moved: it is 0 but for those met
+            _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
             _logits(own_w, h, e, count)
             losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)
             _shift(own_b, e, own_scale)
-            _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, back, count)
-            _add_where_active(back, h, own_a, chosen, count)
-            _add_product(e, rows, 1, batch, h, None, None, own_w, count)
+            _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
+            _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
             if met < size:
                 met = _meet(chosen, seen, met)
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
@@ -218,51 +215,35 @@ def _count_held(held: IntArray, rows: IntArray, count: int, iterations: int) -> 
 
 @part
 def _add_product(
-    coefficients: FloatArray,
-    places: IntArray,
-    stride: int,
-    terms: int,
-    factors: FloatArray,
-    chosen: RowList | None,
-    base: FloatArray | None,
-    into: FloatArray,
-    held: int,
-) -> None:
-    """into[r] += sum over n < terms of coefficients[places[r] + k stride], flat, times factors[k]; k = n or chosen[n].
+    coefficients: FloatArray, places: IntArray, stride: int, terms: int, factors: FloatArray, chosen: RowList | None,
+    base: FloatArray | None, gate: FloatArray | None, into: FloatArray, named: IntArray | None, held: int,
+) -> None:  # fmt: skip
+    """Rows of `into` += sum over n < terms of coefficients[places[r] + k stride], flat, times factors[k].
 
-    If there is a `base`, every row = base + the sum.
+    k is n or chosen[n]; what `base`, `gate` and `named` mean is told in `products`.
     """
     r = 0
     while r < len(places):
-        tile, at = r + TILE <= len(places), 0
+        tile, at, own = r + TILE <= len(places), 0, places[r:]
         while at + WIDTHS[1] <= held:
             if tile:
-                tile_64(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
+                tile_64(coefficients, own, stride, terms, factors, chosen, base, gate, into, r, named, at)
             else:
-                row_64(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
+                row_64(coefficients, own, stride, terms, factors, chosen, base, gate, into, r, named, at)
             at += WIDTHS[1]
         while at + WIDTHS[2] <= held:
             if tile:
-                tile_16(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
+                tile_16(coefficients, own, stride, terms, factors, chosen, base, gate, into, r, named, at)
             else:
-                row_16(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
+                row_16(coefficients, own, stride, terms, factors, chosen, base, gate, into, r, named, at)
             at += WIDTHS[2]
         while at < held:
             if tile:
-                tile_1(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
+                tile_1(coefficients, own, stride, terms, factors, chosen, base, gate, into, r, named, at)
             else:
-                row_1(coefficients, places[r:], stride, terms, factors, chosen, base, None, into, r, at)
+                row_1(coefficients, own, stride, terms, factors, chosen, base, gate, into, r, named, at)
             at += 1
         r += TILE if tile else 1
-
-
-@part
-def _gather(p: FloatArray, chosen: IntArray, h: FloatArray, held: int) -> None:
-    """h <- the chosen samples of p; a loop, because assigning slices is many times slower."""
-    for r in range(len(chosen)):
-        x = chosen[r]
-        for j in range(held):
-            h[r, j] = p[x, j]
 
 
 @strict_part
@@ -282,13 +263,6 @@ def _meet(chosen: IntArray, seen: RowList, met: int) -> int:
 
 
 @part
-def _relu(h: FloatArray, held: int) -> None:
-    for r in range(len(h)):
-        for j in range(held):
-            h[r, j] = max(h[r, j], h.dtype.type(0))
-
-
-@part
 def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
     """b <- b + the sum of e over the batch; e then takes the scale on, for the weights."""
     for c in range(len(b)):
@@ -298,16 +272,6 @@ def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
         for r in range(e.shape[1]):
             e[c, r] *= scale
         b[c] += moved
-
-
-@part
-def _add_where_active(back: FloatArray, h: FloatArray, a: FloatArray, chosen: IntArray, held: int) -> None:
-    """A <- A + [h > 0] back at the chosen samples; one may be there twice."""
-    zero = h.dtype.type(0)
-    for r in range(len(back)):
-        x = chosen[r]
-        for j in range(held):
-            a[x, j] += back[r, j] if h[r, j] > zero else zero
 
 
 @part

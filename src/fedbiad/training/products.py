@@ -22,18 +22,21 @@ NUMBER = ir.IntType(64)
 def _product(rows: int, width: int, packed: bool) -> Any:
     """Some rows of `into`, in columns from `at` on, += sum over k < terms of coefficients times factors.
 
-    They are those from `row` on, or if that is an array, those it names. The coefficient of row r in term k is
+    They are those from `row` on, or those `named` there in an array. The coefficient of row r in term k is
     coefficients[places[r] + k stride], flat; the factor is row k of `factors`, or `chosen[k]` of it if that is an
-    array; the coefficient then is that of term chosen[k], unless they are `packed`, those of the chosen terms alone. If
-    there is a `base` [columns], every row = base + the sum; if there is a `weight`, too, every row += weight x (base +
-    the sum), rounded after each of the three.
+    array; the coefficient then is that of term chosen[k], unless they are `packed`, those of the chosen terms alone.
+
+    If there is a `base` [columns], every row = base + the sum. If it has rows, they are those named: then rows of
+    `into` from `row` on = its rows + the sum, or 0 where that is negative. If there is a `weight`, every row +=
+    weight x (base + the sum), rounded after each of the three; if it has rows, they are a gate: only where those from
+    `row` on are positive, rows named of `into` += base + the sum, one after another.
     """
 
     @intrinsic
     def product(  # type: ignore[no-untyped-def]
-        context, coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at
+        context, coefficients, places, stride, terms, factors, chosen, base, weight, into, row, named, at
     ):
-        signature = types.void(coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at)
+        signature = types.void(coefficients, places, stride, terms, factors, chosen, base, weight, into, row, named, at)
         return signature, lambda *arguments: _write(rows, width, packed, *arguments)
 
     return product
@@ -89,14 +92,19 @@ def _pointer() -> Any:
 pointer = _pointer()
 
 
+NAMES = "coefficients places stride terms factors chosen base weight into row named at".split()
+
+
 def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, at = _opened(
+    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, named, at = _opened(
         context, builder, signature, arguments
     )
+    kinds = dict(zip(NAMES, signature.args, strict=True))
     _, vector, size = _numbers(factors, width)
     add_product = _named(builder, "fmuladd", vector, vector, [vector] * 3)
     undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+    zero = ir.Constant(vector, [0.0] * width)
 
     def spread(value: Any) -> Any:
         return builder.shuffle_vector(builder.insert_element(undefined, value, first), undefined, everywhere)
@@ -106,22 +114,27 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
         place = builder.gep(matrix.data, [builder.add(builder.mul(row, columns), at)])
         return builder.bitcast(place, vector.as_pointer())
 
-    starts = [builder.load(builder.gep(places.data, [ir.Constant(NUMBER, r)])) for r in range(rows)]
-    numbers = [ir.Constant(NUMBER, r) for r in range(rows)]
-    if isinstance(signature.args[9], types.Array):
-        found = [builder.zext(builder.load(builder.gep(row.data, [r])), NUMBER) for r in numbers]
-    else:
-        found = [builder.add(row, r) for r in numbers]
-    targets = [vector_at(into, r) for r in found]
+    def number_at(array: Any, place: Any) -> Any:
+        found = builder.load(builder.gep(array.data, [place]))
+        return found if found.type == NUMBER else builder.zext(found, NUMBER)
+
+    counted = [ir.Constant(NUMBER, r) for r in range(rows)]
+    starts = [builder.load(builder.gep(places.data, [r])) for r in counted]
+    following = [builder.add(row, r) for r in counted]
+    names = [number_at(named, r) for r in following] if _rank(kinds["named"]) else following
+    entering = _rank(kinds["base"]) == 2
+    targets = [vector_at(into, r) for r in (following if entering else names)]
     starting = targets
-    if isinstance(signature.args[6], types.Array):
+    if entering:
+        starting = [vector_at(base, r) for r in names]
+    elif _rank(kinds["base"]):
         starting = [builder.bitcast(builder.gep(base.data, [at]), vector.as_pointer())] * rows
     begun = [builder.load(place, align=size) for place in starting]
 
     def add_term(k: Any, sums: list[Any]) -> list[Any]:
         which = k
-        if isinstance(signature.args[5], types.Array):
-            which = builder.zext(builder.load(builder.gep(chosen.data, [k])), NUMBER)
+        if _rank(kinds["chosen"]):
+            which = number_at(chosen, k)
         factor = builder.load(vector_at(factors, which), align=size)
         passed = builder.mul(k if packed else which, stride)
         more = []
@@ -130,12 +143,16 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
             more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
         return more
 
-    for target, result in zip(targets, _loop(builder, terms, 1, begun, add_term), strict=True):
-        if isinstance(signature.args[7], types.Float):
-            added = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), result))
-            builder.store(added, target, align=size)
-        else:
-            builder.store(result, target, align=size)
+    for r, target, result in zip(following, targets, _loop(builder, terms, 1, begun, add_term), strict=True):
+        if entering:
+            result = builder.select(builder.fcmp_ordered("<", result, zero), zero, result)
+        elif _rank(kinds["weight"]):
+            gate = builder.load(vector_at(weight, r), align=size)
+            passed = builder.select(builder.fcmp_ordered(">", gate, zero), result, zero)
+            result = builder.fadd(builder.load(target, align=size), passed)
+        elif isinstance(kinds["weight"], types.Float):
+            result = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), result))
+        builder.store(result, target, align=size)
     return context.get_dummy_value()
 
 
@@ -175,6 +192,11 @@ def _opened(context: Any, builder: Any, signature: Any, arguments: Any) -> list[
         context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
         for kind, argument in zip(signature.args, arguments, strict=True)
     ]
+
+
+def _rank(kind: Any) -> int:
+    """How many dimensions an argument has; 0 if it is no array."""
+    return kind.ndim if isinstance(kind, types.Array) else 0
 
 
 def _numbers(array: Any, width: int) -> tuple[Any, Any, int]:

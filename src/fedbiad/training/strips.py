@@ -265,16 +265,16 @@ def _strip(
     units, terms = len(base), len(columns)
     at = 0
     while at + WIDTHS[0] <= units:
-        strip_128(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
+        strip_128(values, places, STRIP, terms, factor, columns, base, weight, into, 0, rows, at)
         at += WIDTHS[0]
     while at + WIDTHS[1] <= units:
-        strip_64(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
+        strip_64(values, places, STRIP, terms, factor, columns, base, weight, into, 0, rows, at)
         at += WIDTHS[1]
     while at + WIDTHS[2] <= units:
-        strip_16(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
+        strip_16(values, places, STRIP, terms, factor, columns, base, weight, into, 0, rows, at)
         at += WIDTHS[2]
     while at < units:
-        strip_1(values, places, STRIP, terms, factor, columns, base, weight, into, rows, at)
+        strip_1(values, places, STRIP, terms, factor, columns, base, weight, into, 0, rows, at)
         at += 1
 
 
