@@ -92,14 +92,11 @@ def _pointer() -> Any:
 pointer = _pointer()
 
 
-NAMES = "coefficients places stride terms factors chosen base weight into row named at".split()
-
-
 def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     coefficients, places, stride, terms, factors, chosen, base, weight, into, row, named, at = _opened(
         context, builder, signature, arguments
     )
-    kinds = dict(zip(NAMES, signature.args, strict=True))
+    *_, chosen_kind, base_kind, weight_kind, _, _, named_kind, _ = signature.args
     _, vector, size = _numbers(factors, width)
     add_product = _named(builder, "fmuladd", vector, vector, [vector] * 3)
     undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
@@ -121,19 +118,19 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
     counted = [ir.Constant(NUMBER, r) for r in range(rows)]
     starts = [builder.load(builder.gep(places.data, [r])) for r in counted]
     following = [builder.add(row, r) for r in counted]
-    names = [number_at(named, r) for r in following] if _rank(kinds["named"]) else following
-    entering = _rank(kinds["base"]) == 2
+    names = [number_at(named, r) for r in following] if _rank(named_kind) else following
+    entering = _rank(base_kind) == 2
     targets = [vector_at(into, r) for r in (following if entering else names)]
     starting = targets
     if entering:
         starting = [vector_at(base, r) for r in names]
-    elif _rank(kinds["base"]):
+    elif _rank(base_kind):
         starting = [builder.bitcast(builder.gep(base.data, [at]), vector.as_pointer())] * rows
     begun = [builder.load(place, align=size) for place in starting]
 
     def add_term(k: Any, sums: list[Any]) -> list[Any]:
         which = k
-        if _rank(kinds["chosen"]):
+        if _rank(chosen_kind):
             which = number_at(chosen, k)
         factor = builder.load(vector_at(factors, which), align=size)
         passed = builder.mul(k if packed else which, stride)
@@ -143,15 +140,16 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
             more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
         return more
 
-    for r, target, result in zip(following, targets, _loop(builder, terms, 1, begun, add_term), strict=True):
+    for r, target, total in zip(following, targets, _loop(builder, terms, 1, begun, add_term), strict=True):
+        result = total
         if entering:
-            result = builder.select(builder.fcmp_ordered("<", result, zero), zero, result)
-        elif _rank(kinds["weight"]):
+            result = builder.select(builder.fcmp_ordered("<", total, zero), zero, total)
+        elif _rank(weight_kind):
             gate = builder.load(vector_at(weight, r), align=size)
-            passed = builder.select(builder.fcmp_ordered(">", gate, zero), result, zero)
+            passed = builder.select(builder.fcmp_ordered(">", gate, zero), total, zero)
             result = builder.fadd(builder.load(target, align=size), passed)
-        elif isinstance(kinds["weight"], types.Float):
-            result = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), result))
+        elif isinstance(weight_kind, types.Float):
+            result = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), total))
         builder.store(result, target, align=size)
     return context.get_dummy_value()
 
