@@ -70,8 +70,8 @@ def rounds(ready: Experiment, count: int = 1) -> Work:
 def meet(data: FederatedData) -> None:
     """Find out of every client's samples what training wants to know: rounds are timed with clients met before."""
     everyone = data.local(Cohort(0, 1, tuple(range(CLIENTS))), 1, BATCH)
+    everyone.facts()
     for client in range(CLIENTS):
-        everyone.facts(client)
         everyone.gram(client)
 
 

@@ -70,7 +70,7 @@ def test_the_fused_form_touches_the_inputs_three_times_only() -> None:
 def test_the_background_of_pictures_is_not_multiplied() -> None:
     assert work_of(METHODS["fedavg"], "auto", background=0.6).products == 0  # all of them are with strips
     local = images(0.6).local(Cohort(0, 1, IDS), V, BATCH)
-    for picture in (local.facts(k).picture for k in IDS):
+    for picture in (facts.picture for facts in local.facts()):
         assert picture is not None
         # 4 strips of samples, each with 20 inputs that differ; 7 strips of such inputs, each with all samples
         assert (len(picture.by_sample.columns), len(picture.by_input.columns)) == (6 * 20, 10 * SAMPLES)

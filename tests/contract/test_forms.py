@@ -141,7 +141,7 @@ def test_swaps_inside_compiled_training_are_those_of_the_method(dropout_rate: fl
 def test_some_clients_have_pictures_and_some_have_not() -> None:
     """Else the tests above would not look at both."""
     local = data().local(Cohort(0, 1, tuple(range(len(SIZES)))), 12, BATCH)
-    assert [local.facts(k).picture is not None for k in range(len(SIZES))] == [k < PICTURES for k in range(len(SIZES))]
+    assert [facts.picture is not None for facts in local.facts()] == [k < PICTURES for k in range(len(SIZES))]
 
 
 def test_samples_do_come_twice_in_a_batch() -> None:

@@ -63,20 +63,28 @@ class Derived:
 
     def of(self, what: str, first: int, find: Callable[[], Found]) -> Found:
         """`find()`, known by its name and the client's first sample."""
-        key = what, first
+        return self.each(what, [first], lambda _: find())[0]
+
+    def each(self, what: str, firsts: list[int], find: Callable[[int], Found]) -> list[Found]:
+        """The same of many clients, `find` told the place of one among them."""
+        keys: list[tuple[str, int]] = [(what, first) for first in firsts]
         with self._lock:
-            if key in self._kept:
+            found: dict[tuple[str, int], Found] = {key: self._kept[key] for key in keys if key in self._kept}
+            for key in found:
                 self._kept.move_to_end(key)
-                known: Found = self._kept[key]
-                return known
-        found = find()
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = found
-                self._held += _size(found)
-            while self._held > self._limit:
-                self._held -= _size(self._kept.popitem(last=False)[1])
-        return found
+        for place, key in enumerate(keys):
+            if key not in found:
+                found[key] = new = find(place)
+                with self._lock:
+                    self._keep(key, new)
+        return [found[key] for key in keys]
+
+    def _keep(self, key: tuple[str, int], found: object) -> None:
+        if key not in self._kept:
+            self._kept[key] = found
+            self._held += _size(found)
+        while self._held > self._limit:
+            self._held -= _size(self._kept.popitem(last=False)[1])
 
     def __reduce__(self) -> tuple[type[Derived], tuple[int]]:
         """Another process begins with none."""
@@ -172,15 +180,15 @@ class LocalData:
         """X X^T + 1 of the client at this place: its samples with a 1 appended for the bias."""
         return self._derived.of("gram", self.spans[client].start, lambda: _gram(self.vectors[client]))
 
-    def facts(self, client: int) -> Facts:
-        """Gram matrix and picture of the client at this place."""
+    def facts(self) -> list[Facts]:
+        """Gram matrix and picture of every client."""
 
-        def find() -> Facts:
+        def find(client: int) -> Facts:
             x = self.vectors[client]
             picture = Picture.of(x.numpy())
             return Facts(_gram(x) if picture is None else torch.from_numpy(picture.gram), picture)
 
-        return self._derived.of("facts", self.spans[client].start, find)
+        return self._derived.each("facts", [own.start for own in self.spans], find)
 
     @property
     def sizes(self) -> list[int]:

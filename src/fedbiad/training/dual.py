@@ -110,7 +110,7 @@ class FusedTrainer(DualTrainer):
     _held: Places | None = None
 
     def _find(self) -> list[Tensor]:
-        facts = [self.data.facts(k) for k in range(len(self.x))]
+        facts = self.data.facts()
         self.pictures = [own.picture for own in facts]
         return [own.gram for own in facts]
 

@@ -7,7 +7,7 @@ compiled function is told where the strips of many clients stand in memory: one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,9 @@ PAYS = 0.55
 
 WINDOW = 64
 """Among so many samples the second one of a strip is looked for; of inputs, neighbours are alike enough."""
+
+TOLD = 6
+"""Numbers that compiled functions are told of a matrix."""
 
 Columns = npt.NDArray[np.uint16]
 
@@ -79,9 +82,10 @@ class Strips:
         return self.rows, self.starts, self.columns, self.values
 
     @cached_property
-    def told(self) -> tuple[int, ...]:
-        """For compiled functions: how many rows there are, and where the arrays stand."""
-        return (self.shape[0], *(part.ctypes.data for part in self._arrays))
+    def told(self) -> IntArray:
+        """For compiled functions: rows, where the arrays stand, and the bits of the background."""
+        background = np.array(self.background, np.float64).view(np.int64)
+        return np.array([self.shape[0], *(part.ctypes.data for part in self._arrays), background])
 
 
 @dataclass(frozen=True)
@@ -120,20 +124,15 @@ def multiply(
     if not matrices:
         return
     assert factors[0].flags.c_contiguous
+    assert biases[0].flags.c_contiguous
     chosen, like = np.array(list(matrices)), next(iter(matrices.values())).values
-    places = factors.ctypes.data + factors.strides[0] * chosen
-    told = np.array([own.told for own in matrices.values()])
-    _multiply(told, like, places, _bases(matrices, factors, biases), begins[chosen], out)
+    first, second = (whole.ctypes.data + whole.strides[0] * chosen for whole in (factors, biases))
+    _multiply(_told(matrices.values()), like, first, factors.shape[1], second, begins[chosen], out)
 
 
-def _bases(matrices: Mapping[int, Strips], factors: FloatArray, biases: FloatArray) -> FloatArray:
-    """The bias, and what a row of nothing but background comes to, made once for all that have the same."""
-    same, known = factors.strides[0] == 0 == biases.strides[0], dict[tuple[int, float], FloatArray]()
-    keys = {k: (0 if same else k, own.background) for k, own in matrices.items()}
-    for k, key in keys.items():
-        if key not in known:
-            known[key] = biases[k] + _of_background(factors[k], key[1])
-    return np.stack([known[key] for key in keys.values()])
+def _told(matrices: Iterable[Strips]) -> IntArray:
+    found = np.concatenate([own.told for own in matrices])
+    return found.reshape(-1, TOLD)
 
 
 def add_back(
@@ -150,9 +149,8 @@ def add_back(
     """
     if not pictures:
         return
-    told = np.array([own.by_input.told for own in pictures])
-    backgrounds = np.array([own.by_input.background for own in pictures])
-    _accumulate(told, backgrounds, pictures[0].by_input.values, a, spans, pattern, weights, total)
+    told, like = _told(own.by_input for own in pictures), pictures[0].by_input.values
+    _accumulate(told, like, a, spans, pattern, weights, total)
 
 
 @strict
@@ -247,13 +245,14 @@ def _of_background(matrix: FloatArray, background: float) -> FloatArray:
 
 
 @strict_part
-def _opened(told: IntArray, like: FloatArray) -> tuple[int, Columns, IntArray, Columns, FloatArray]:
-    """How many rows, which together, starts, columns and values as `Strips.told` tells them."""
+def _opened(told: IntArray, like: FloatArray) -> tuple[int, Columns, IntArray, Columns, FloatArray, float]:
+    """How many rows, which together, starts, columns, values and background as `Strips.told` tells them."""
     strips, small = (told[0] + STRIP - 1) // STRIP, np.empty(0, np.uint16)
-    starts = carray(pointer(told[2], told), (strips + 1,))
     together = carray(pointer(told[1], small), (strips, STRIP))
+    starts = carray(pointer(told[2], told), (strips + 1,))
     columns = carray(pointer(told[3], small), (starts[strips],))
-    return told[0], together, starts, columns, carray(pointer(told[4], like), (starts[strips], STRIP))
+    values = carray(pointer(told[4], like), (starts[strips], STRIP))
+    return told[0], together, starts, columns, values, told[5:].view(np.float64)[0]
 
 
 @strict_part
@@ -280,32 +279,36 @@ def _strip(
 
 @strict
 def _multiply(
-    told: IntArray, like: FloatArray, factors: IntArray, bases: FloatArray, begins: IntArray, out: FloatArray
-) -> None:
-    """out = base + strips x factor, of every matrix; `factors` is where they stand."""
-    places = np.arange(STRIP)
+    told: IntArray, like: FloatArray, factors: IntArray, columns: int, biases: IntArray, begins: IntArray,
+    out: FloatArray,
+) -> None:  # fmt: skip
+    """out = bias + matrix x factor, of every matrix; `factors` and `biases` are where they stand."""
+    places, units, base = np.arange(STRIP), out.shape[1], np.empty(out.shape[1], out.dtype)
     for m in range(len(told)):
-        rows, together, starts, columns, values = _opened(told[m], like)
-        base, own = bases[m], out[begins[m] : begins[m] + rows]
-        factor = carray(pointer(factors[m], out), (1, len(base)))  # as many rows as there are columns
+        rows, together, starts, numbers, values, background = _opened(told[m], like)
+        own, factor = out[begins[m] : begins[m] + rows], carray(pointer(factors[m], out), (columns, units))
+        if m == 0 or (factors[m], biases[m], told[m, 5]) != (factors[m - 1], biases[m - 1], told[m - 1, 5]):
+            bias, base = carray(pointer(biases[m], out), (units,)), _of_background(factor, background)
+            for j in range(units):
+                base[j] = bias[j] + base[j]
         for n in range(len(together)):  # an odd row is written twice
             part = slice(starts[n], starts[n + 1])
-            _strip(columns[part], values[part], places, factor, base, None, own, together[n])
+            _strip(numbers[part], values[part], places, factor, base, None, own, together[n])
 
 
 @strict
 def _accumulate(
-    told: IntArray, backgrounds: FloatArray, like: FloatArray, a: FloatArray, spans: IntArray, pattern: Pattern,
-    weights: FloatArray, total: FloatArray,
+    told: IntArray, like: FloatArray, a: FloatArray, spans: IntArray, pattern: Pattern, weights: FloatArray,
+    total: FloatArray,
 ) -> None:  # fmt: skip
     """total += weight x (what the background comes to + strips x A), of every matrix."""
     places, room = np.arange(STRIP), np.empty((STRIP, a.shape[1]), a.dtype)
     for m in range(len(told)):
-        rows, together, starts, columns, values = _opened(told[m], like)
+        rows, together, starts, columns, values, background = _opened(told[m], like)
         factor, w = a[spans[m, 0] : spans[m, 1]], total.dtype.type(weights[m])
         if not pattern[m].all():
             factor = factor * pattern[m]  # a unit that is not held adds nothing
-        base = _of_background(factor, backgrounds[m])
+        base = _of_background(factor, background)
         for n in range(rows // STRIP):
             part = slice(starts[n], starts[n + 1])
             _strip(columns[part], values[part], places, factor, base, w, total, together[n])
