@@ -6,7 +6,8 @@ covers, their values on arrival and its nominal size by the paper's count (32-bi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -160,6 +161,8 @@ class Multiples:
     step: np.float32
     positions: IntArray
     multiples: npt.NDArray[np.int32]
+    outlines: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the coder has found out about the entries when asked how long they are."""
 
     @property
     def paper_bits(self) -> int:

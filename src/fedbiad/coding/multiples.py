@@ -113,6 +113,15 @@ def _get_block(source: Source, rows: int, columns: int, count: int) -> tuple[Int
 
 
 def _outlines(part: Multiples, blocks: Blocks) -> list[Outline]:
+    """Of each block; found once, by whoever asks first for the size or for the code."""
+    key = tuple(blocks)
+    if key not in part.outlines:
+        part.outlines[key] = _found_outlines(part, blocks)
+    found: list[Outline] = part.outlines[key]
+    return found
+
+
+def _found_outlines(part: Multiples, blocks: Blocks) -> list[Outline]:
     positive = (part.multiples > 0).view(np.uint8)
     found = []
     for start, (rows, columns) in starts(blocks):
