@@ -15,6 +15,17 @@ from numba.extending import overload
 
 LOWEST = np.float32(-80.0)
 """exp of less than this is taken as 0: no subnormal numbers, which are slow."""
+HIGHEST = np.float32(88.0)
+LOG2_E = np.float32(1.4426950408889634)
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+"""ln 2 in two parts, the first of few bits."""
+SERIES = tuple(
+    np.float32(c)
+    for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+)
+"""(e^r - 1 - r) / r^2 for |r| <= ln(2) / 2 (Cephes)."""
+EXPONENT_BIAS, MANTISSA = 127, 23
+"""Of a float32: what is added to its exponent, and the bits below it."""
 
 _INLINE: Any = {"forceinline": True, "fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy"}
 
@@ -41,17 +52,14 @@ def _exponential(x: Any) -> Callable[..., Any]:
 
     def compiled(x: Any) -> Any:
         """2^n e^r with |r| <= ln(2) / 2: a polynomial for e^r, n put into the exponent's bits (Cephes)."""
-        small, x = x < LOWEST, min(x, np.float32(88.0))
-        n = np.floor(x * np.float32(1.4426950408889634) + np.float32(0.5))
-        r = x - n * np.float32(0.693359375) - n * np.float32(-2.12194440e-4)
-        series = np.float32(1.9875691500e-4)
-        series = series * r + np.float32(1.3981999507e-3)
-        series = series * r + np.float32(8.3334519073e-3)
-        series = series * r + np.float32(4.1665795894e-2)
-        series = series * r + np.float32(1.6666665459e-1)
-        series = series * r + np.float32(5.0000001201e-1)
+        small, x = x < LOWEST, min(x, HIGHEST)
+        n = np.floor(x * LOG2_E + np.float32(0.5))
+        r = x - n * LN2_HIGH - n * LN2_LOW
+        series = SERIES[0]
+        for i in range(1, len(SERIES)):
+            series = series * r + SERIES[i]
         series = series * r * r + r + np.float32(1.0)
-        power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+        power = np.int32((np.int32(n) + np.int32(EXPONENT_BIAS)) << np.int32(MANTISSA)).view(np.float32)
         return np.float32(0.0) if small else series * power
 
     return compiled if x == types.float32 else exact

@@ -9,6 +9,7 @@ from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.compiled import RowList
 from fedbiad.compiling import fast
 from fedbiad.training import kernels
+from fedbiad.training.products import LANES
 
 
 @fast
@@ -47,21 +48,45 @@ def test_samples_met_are_listed_once_and_in_order(batch: int) -> None:
 
 
 @fast
-def descent(logits: FloatArray, b: FloatArray, targets: IntArray) -> tuple[FloatArray, float]:
-    """Of three samples in eight lanes."""
-    e, lanes = np.zeros((len(b), 8)), np.empty((2, 8))
-    e[:, :3] = logits
-    loss = kernels._descent(e, b, 2.0, targets, np.array([2, 0, 1]), 0.5, lanes)
+def descent(logits: FloatArray, b: FloatArray, targets: IntArray, chosen: IntArray) -> tuple[FloatArray, float]:
+    """In as many lanes as it takes."""
+    width = -(-len(chosen) // LANES) * LANES
+    e, lanes = np.zeros((len(b), width), b.dtype), np.empty((2, width), b.dtype)
+    e[:, : len(chosen)] = logits
+    loss = kernels._descent(e, b, b.dtype.type(2), targets, chosen, 0.5, lanes)
     return e, loss
 
 
-def test_descent_is_the_gradient_of_the_mean_loss_and_nothing_in_lanes_without_a_sample() -> None:
+@pytest.mark.parametrize(("dtype", "exact"), [(np.float64, 1e-12), (np.float32, 3e-6)])
+@pytest.mark.parametrize("samples", [1, 3, LANES, LANES + 5, 5 * LANES])
+def test_descent_is_the_gradient_of_the_mean_loss_and_nothing_in_lanes_without_a_sample(
+    samples: int, dtype: type, exact: float
+) -> None:
     stream = np.random.default_rng(0)
-    logits, b, targets = stream.normal(size=(4, 3)), stream.normal(size=4), np.array([3, 0, 3])
+    logits, b = 9 * stream.normal(size=(4, samples)), stream.normal(size=4)
+    targets, chosen = stream.integers(0, 4, 2 * samples), stream.permutation(2 * samples)[:samples]
     answers = np.exp(2.0 * logits + b[:, None])
     answers /= answers.sum(0)
-    right = targets[[2, 0, 1]]
-    e, loss = descent(logits, b, targets)
-    assert loss == pytest.approx(-np.log(answers[right, [0, 1, 2]]).mean(), rel=1e-12)
-    np.testing.assert_allclose(e[:, :3], -0.5 * (answers - np.eye(4)[:, right]), rtol=1e-12, atol=1e-14)
-    assert not e[:, 3:].any()
+    right = targets[chosen]
+    e, loss = descent(logits.astype(dtype), b.astype(dtype), targets, chosen)
+    assert loss == pytest.approx(-np.log(answers[right, np.arange(samples)]).mean(), rel=exact, abs=exact)
+    expected = -0.5 * (answers - np.eye(4)[:, right])
+    np.testing.assert_allclose(e[:, :samples], expected, rtol=10 * exact, atol=exact)
+    assert not e[:, samples:].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_logit_that_is_no_number_is_seen_in_the_loss(dtype: type) -> None:
+    logits: FloatArray = np.zeros((3, 2), dtype)
+    logits[1, 1] = np.nan
+    assert np.isnan(descent(logits, np.zeros(3, dtype), np.array([0, 2]), np.array([0, 1]))[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_smallest_and_the_largest_logits(dtype: type) -> None:
+    """Far below the highest: 0, not NaN; far above 0: no infinity."""
+    logits: FloatArray = np.array([[1e4, 1e4], [-1e4, 1e4 - 1]], dtype)
+    e, loss = descent(logits / 2, np.zeros(2, dtype), np.array([0, 0]), np.array([0, 1]))
+    share = 1 / (1 + np.exp(-1.0))
+    np.testing.assert_allclose(e[:, :2], 0.5 * np.array([[0, 1 - share], [0, share - 1]]), atol=1e-6)
+    assert loss == pytest.approx(-np.log(share) / 2, rel=1e-5)

@@ -26,7 +26,7 @@ from fedbiad.training.products import (
     tile_16,
     tile_64,
 )
-from fedbiad.vector_math import exponential
+from fedbiad.training.softmax import exponentials, scaled, shared
 
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
@@ -298,27 +298,16 @@ def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None
 def _descent(
     e: FloatArray, b: FloatArray, scale: float, targets: IntArray, chosen: IntArray, rate: float, lanes: FloatArray
 ) -> float:
-    """The mean loss of logits scale e + b; e becomes -rate times its gradient with respect to them.
-
-    Every loop runs over samples, side by side in the full width of the processor; lanes without a sample end as 0.
-    """
-    classes, width = e.shape
-    step = e.dtype.type(rate)
+    """The mean loss of logits scale e + b; e becomes -rate times its gradient; lanes without a sample end as 0."""
+    width, step = e.shape[1], e.dtype.type(rate)
     total, weights = 0.0, 1.0
     highest, weight = lanes[0], lanes[1]
-    for r in range(width):
-        highest[r] = scale * e[0, r] + b[0]
-        weight[r] = 0
-    for c in range(classes):
-        for r in range(width):
-            e[c, r] = scale * e[c, r] + b[c]
-            highest[r] = max(highest[r], e[c, r])
+    for at in range(0, width, LANES):
+        scaled(e, scale, b, highest, at)
     for r in range(len(chosen)):
         total += highest[r] - e[targets[chosen[r]], r]
-    for c in range(classes):
-        for r in range(width):
-            e[c, r] = exponential(e[c, r] - highest[r])
-            weight[r] += e[c, r]
+    for at in range(0, width, LANES):
+        exponentials(e, highest, weight, at)
     for r in range(len(chosen)):
         weights *= weight[r]
         if weights > 1e200:  # one logarithm for many samples
@@ -326,9 +315,8 @@ def _descent(
             weights = 1.0
     for r in range(width):
         weight[r] = -step / weight[r] if r < len(chosen) else 0
-    for c in range(classes):
-        for r in range(width):
-            e[c, r] *= weight[r]
+    for at in range(0, width, LANES):
+        shared(e, weight, at)
     for r in range(len(chosen)):
         e[targets[chosen[r]], r] += step
     mean: float = (total + np.log(weights)) / len(chosen)

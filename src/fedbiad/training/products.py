@@ -93,12 +93,12 @@ pointer = _pointer()
 
 
 def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, named, at = _opened(
+    coefficients, places, stride, terms, factors, chosen, base, weight, into, row, named, at = opened(
         context, builder, signature, arguments
     )
     *_, chosen_kind, base_kind, weight_kind, _, _, named_kind, _ = signature.args
-    _, vector, size = _numbers(factors, width)
-    add_product = _named(builder, "fmuladd", vector, vector, [vector] * 3)
+    _, vector, size = numbers(factors, width)
+    add_product = operation(builder, "fmuladd", vector, vector, [vector] * 3)
     undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
     zero = ir.Constant(vector, [0.0] * width)
@@ -107,9 +107,7 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
         return builder.shuffle_vector(builder.insert_element(undefined, value, first), undefined, everywhere)
 
     def vector_at(matrix: Any, row: Any) -> Any:
-        columns = cgutils.unpack_tuple(builder, matrix.shape)[1]  # type: ignore[no-untyped-call]
-        place = builder.gep(matrix.data, [builder.add(builder.mul(row, columns), at)])
-        return builder.bitcast(place, vector.as_pointer())
+        return builder.bitcast(place(builder, matrix, row, at), vector.as_pointer())
 
     def number_at(array: Any, place: Any) -> Any:
         found = builder.load(builder.gep(array.data, [place]))
@@ -126,7 +124,7 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
         starting = [vector_at(base, r) for r in names]
     elif _rank(base_kind):
         starting = [builder.bitcast(builder.gep(base.data, [at]), vector.as_pointer())] * rows
-    begun = [builder.load(place, align=size) for place in starting]
+    begun = [builder.load(start, align=size) for start in starting]
 
     def add_term(k: Any, sums: list[Any]) -> list[Any]:
         which = k
@@ -140,7 +138,7 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
             more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
         return more
 
-    for r, target, total in zip(following, targets, _loop(builder, terms, 1, begun, add_term), strict=True):
+    for r, target, total in zip(following, targets, loop(builder, terms, 1, begun, add_term), strict=True):
         result = total
         if entering:
             result = builder.select(builder.fcmp_ordered("<", total, zero), zero, total)
@@ -155,17 +153,13 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
 
 
 def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    left, right, row, column, terms, into = _opened(context, builder, signature, arguments)
-    scalar, vector, size = _numbers(left, LANES)
-    add_product = _named(builder, "fmuladd", vector, vector, [vector] * 3)
-    add_up = _named(builder, "vector.reduce.fadd", vector, scalar, [scalar, vector])
-
-    def place(matrix: Any, row: Any, column: Any) -> Any:
-        width = cgutils.unpack_tuple(builder, matrix.shape)[1]  # type: ignore[no-untyped-call]
-        return builder.gep(matrix.data, [builder.add(builder.mul(row, width), column)])
+    left, right, row, column, terms, into = opened(context, builder, signature, arguments)
+    scalar, vector, size = numbers(left, LANES)
+    add_product = operation(builder, "fmuladd", vector, vector, [vector] * 3)
+    add_up = operation(builder, "vector.reduce.fadd", vector, scalar, [scalar, vector])
 
     def vectors(matrix: Any, first: Any, count: int, k: Any) -> list[Any]:
-        places = (place(matrix, builder.add(first, ir.Constant(NUMBER, i)), k) for i in range(count))
+        places = (place(builder, matrix, builder.add(first, ir.Constant(NUMBER, i)), k) for i in range(count))
         return [builder.load(builder.bitcast(at, vector.as_pointer()), align=size) for at in places]
 
     def add_terms(k: Any, sums: list[Any]) -> list[Any]:
@@ -174,9 +168,9 @@ def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature:
         return [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
 
     nothing = [ir.Constant(vector, [0.0] * LANES)] * (rows * columns)
-    for i, total in enumerate(_loop(builder, terms, LANES, nothing, add_terms)):
+    for i, total in enumerate(loop(builder, terms, LANES, nothing, add_terms)):
         r, c = divmod(i, columns)
-        at = place(into, builder.add(row, ir.Constant(NUMBER, r)), builder.add(column, ir.Constant(NUMBER, c)))
+        at = place(builder, into, builder.add(row, ir.Constant(NUMBER, r)), builder.add(column, ir.Constant(NUMBER, c)))
         builder.store(builder.call(add_up, [ir.Constant(scalar, 0.0), total], fastmath=("reassoc",)), at)
     return context.get_dummy_value()
 
@@ -184,7 +178,7 @@ def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature:
 # ---------------------------------------------------------------------- what both are written with
 
 
-def _opened(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
+def opened(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
     """The arguments, arrays as what has data and shape."""
     return [
         context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
@@ -192,18 +186,28 @@ def _opened(context: Any, builder: Any, signature: Any, arguments: Any) -> list[
     ]
 
 
+def number(builder: Any, matrix: Any, axis: int) -> Any:
+    """How long an array is along an axis."""
+    return cgutils.unpack_tuple(builder, matrix.shape)[axis]  # type: ignore[no-untyped-call]
+
+
+def place(builder: Any, matrix: Any, row: Any, column: Any) -> Any:
+    """Where a number of a matrix stands."""
+    return builder.gep(matrix.data, [builder.add(builder.mul(row, number(builder, matrix, 1)), column)])
+
+
 def _rank(kind: Any) -> int:
     """How many dimensions an argument has; 0 if it is no array."""
     return kind.ndim if isinstance(kind, types.Array) else 0
 
 
-def _numbers(array: Any, width: int) -> tuple[Any, Any, int]:
+def numbers(array: Any, width: int) -> tuple[Any, Any, int]:
     """The type of an array's numbers, of so many side by side, and the bytes of one."""
     scalar = array.data.type.pointee
     return scalar, ir.VectorType(scalar, width), 4 if isinstance(scalar, ir.FloatType) else 8
 
 
-def _named(builder: Any, name: str, vector: Any, result: Any, arguments: list[Any]) -> Any:
+def operation(builder: Any, name: str, vector: Any, result: Any, arguments: list[Any]) -> Any:
     """An operation of the compiler's own on such vectors."""
     bits = 32 if isinstance(vector.element, ir.FloatType) else 64
     return cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
@@ -211,7 +215,7 @@ def _named(builder: Any, name: str, vector: Any, result: Any, arguments: list[An
     )
 
 
-def _loop(
+def loop(
     builder: Any, terms: Any, by: int, begun: list[Any], following: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
     """Values kept in registers from k = 0 up to `terms`, by `by`: what `following(k, values)` has made of them."""
