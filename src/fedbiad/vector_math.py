@@ -55,9 +55,11 @@ def _exponential(x: Any) -> Callable[..., Any]:
         small, x = x < LOWEST, min(x, HIGHEST)
         n = np.floor(x * LOG2_E + np.float32(0.5))
         r = x - n * LN2_HIGH - n * LN2_LOW
-        series = SERIES[0]
-        for i in range(1, len(SERIES)):
-            series = series * r + SERIES[i]
+        series = SERIES[0] * r + SERIES[1]
+        series = series * r + SERIES[2]
+        series = series * r + SERIES[3]
+        series = series * r + SERIES[4]
+        series = series * r + SERIES[5]
         series = series * r * r + r + np.float32(1.0)
         power = np.int32((np.int32(n) + np.int32(EXPONENT_BIAS)) << np.int32(MANTISSA)).view(np.float32)
         return np.float32(0.0) if small else series * power
