@@ -14,8 +14,8 @@ Result = dict[str, Any]
 Point = tuple[float, float, float]
 """Share of FedAvg's bytes, accuracy in per cent and its spread."""
 
-WIDTH, HEIGHT = 860, 470
-LEFT, RIGHT, TOP, BOTTOM = 62, 250, 46, 56
+WIDTH, HEIGHT = 980, 470
+LEFT, RIGHT, TOP, BOTTOM = 62, 340, 46, 56
 COLOURS = {"FedAvg": "#0b6e99", "FedDrop": "#b35c00", "FedBIAD": "#7a3e9d"}
 OTHERS = "#555555"
 LABEL_GAP = 13.0
@@ -86,9 +86,10 @@ class _Axes:
 
     def frame(self, result: Result) -> str:
         """Axes, their labels and the title."""
-        seeds = f"{len(result['seeds'])} seed{'s' if len(result['seeds']) > 1 else ''}"
+        counts = sorted({len(row["seeds"]) for row in result["rows"]})
+        seeds = f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} seed{'s' if counts[-1] > 1 else ''}"
         parts = [
-            f'<text x="{LEFT}" y="24" font-size="15" font-weight="600">Test accuracy against encoded upload: '
+            f'<text x="{LEFT}" y="24" font-size="14" font-weight="600">Test accuracy against encoded upload: '
             f"{escape(NAMES[result['data']])}, {result['plan']['rounds']} rounds, {seeds}</text>"
         ]
         decade = self.least
