@@ -133,7 +133,12 @@ def section(result: Result) -> list[str]:
     lines += ["| " + " | ".join(cell for _, cell in _cells(result, row)) + " |" for row in result["rows"]]
     target = plan.get("target_accuracy")
     timed = _timed(result)
-    notes = "LTTR: median local training time of a client over a few rounds of the method by itself." if timed else ""
+    notes = ""
+    if timed:
+        notes = (
+            "LTTR: median local training time of a client over a few rounds of the method by itself, with the engine of "
+            "the day on which its row was run."
+        )
     if timed and target is not None:
         notes += (
             f" TTA: mean number of rounds until {100 * target:.0f} % accuracy, times the length of such a round on the "
