@@ -86,7 +86,7 @@ class _Axes:
 
     def frame(self, result: Result) -> str:
         """Axes, their labels and the title."""
-        counts = sorted({len(row["seeds"]) for row in result["rows"]})
+        counts = sorted({len(row.get("seeds", result["seeds"])) for row in result["rows"]})
         seeds = f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))} seed{'s' if counts[-1] > 1 else ''}"
         parts = [
             f'<text x="{LEFT}" y="24" font-size="14" font-weight="600">Test accuracy against encoded upload: '

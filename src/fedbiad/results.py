@@ -136,8 +136,8 @@ def section(result: Result) -> list[str]:
     notes = ""
     if timed:
         notes = (
-            "LTTR: median local training time of a client over a few rounds of the method by itself, with the engine of "
-            "the day on which its row was run."
+            "LTTR: median local training time of a client over a few rounds of the method by itself, with the engine "
+            "of the day on which its row was run."
         )
     if timed and target is not None:
         notes += (

@@ -293,6 +293,10 @@ class TestFrontier:
         texts = " ".join(text.text or "" for text in tree.iter(SVG + "text"))
         assert "FedAvg + evidence, 0.1 %" in texts
         assert "FedBIAD letter (10 %), 50%" in texts
+        assert ", 3 seeds" in texts
+        found = self.found()
+        found["rows"][0]["seeds"] = [0]
+        assert ", 1 to 3 seeds" in frontier_picture(found)
 
     def test_the_picture_is_written_beside_the_page(self, tmp_path: Path) -> None:
         (tmp_path / "frontier-fmnist.json").write_text(json.dumps(self.found()))
