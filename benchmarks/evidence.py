@@ -1,6 +1,7 @@
 """Evidence coding on the updates of real clients: bytes, the best possible ones, and time against local training.
 
     python benchmarks/evidence.py [--plans fmnist,ptb] [--rounds 1,5] [--clients 0,3] [--repeat 10] [--draws 50]
+                                  [--form compact]
 
 Sizes and variances for steps of 16, 64 and 256 mean changes; times as ratios to local training, by turns in one run;
 how often chance makes a message too long; what duels cancel. `--kept 10000` checks as many budgets on random updates.
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--rounds", default="1,5")
     parser.add_argument("--clients", default="0,3")
     parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--form", default="auto", help="of the local training that times are shares of")
     parser.add_argument("--draws", type=int, default=50, help="draws of each update for what depends on chance")
     parser.add_argument("--kept", type=int, default=0, help="random updates whose budget is checked")
     arguments = parser.parse_args()
@@ -73,7 +75,7 @@ def main() -> None:
         plan = plans.load(name, {"method": "fedavg", **SETTINGS.get(name, {})})
         data = load_federated(plan)
         updates = recorded(build(plan, data), *numbers)
-        experiment = build(plan.replace(engine={"block": 1}), data)
+        experiment = build(plan.replace(engine={"block": 1, "form": arguments.form}), data)
         sizes(name, experiment.server.layout, updates)
         times(name, experiment, updates, arguments.repeat)
         retried(name, experiment.server.layout, updates, arguments.draws)

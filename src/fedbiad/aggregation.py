@@ -99,7 +99,8 @@ def count_known(layout: Layout, present: Pattern, weights: Sequence[float]) -> P
 class SumTree:
     """Adds totals of consecutive blocks in pairs, pairs of pairs, and so on: the order of a balanced tree.
 
-    Of what is pushed a copy is made at once: a server that waits for the next block has the time.
+    What is not added to an earlier one is copied at once: a server that waits for the next block has the time, and the
+    place it stands in may be used again.
     """
 
     _stack: list[tuple[int, Total]] = field(default_factory=list)

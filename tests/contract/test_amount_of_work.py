@@ -72,7 +72,7 @@ def test_the_background_of_pictures_is_not_multiplied() -> None:
     local = images(0.6).local(Cohort(0, 1, IDS), V, BATCH)
     for picture in (facts.picture for facts in local.facts()):
         assert picture is not None
-        # 4 strips of samples, each with 20 inputs that differ; 7 strips of such inputs, each with all samples
+        # 6 strips of samples, each with 20 inputs that differ; 10 strips of such inputs, each with all samples
         assert (len(picture.by_sample.columns), len(picture.by_input.columns)) == (6 * 20, 10 * SAMPLES)
 
 

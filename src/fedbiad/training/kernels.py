@@ -97,7 +97,7 @@ def train(
             chosen = visits[k, v * batch : (v + 1) * batch]
             for r in range(batch):
                 starts[r] = size * chosen[r]
-            # under U, and of A what others have moved: it is 0 but for those met
+            # pre-activations under U, and what A has moved since: it is 0 but for samples met
             _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
             _logits(own_w, h, e, count)
             losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)

@@ -99,12 +99,7 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
     *_, chosen_kind, base_kind, weight_kind, _, _, named_kind, _ = signature.args
     _, vector, size = numbers(factors, width)
     add_product = operation(builder, "fmuladd", vector, vector, [vector] * 3)
-    undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
     zero = ir.Constant(vector, [0.0] * width)
-
-    def spread(value: Any) -> Any:
-        return builder.shuffle_vector(builder.insert_element(undefined, value, first), undefined, everywhere)
 
     def vector_at(matrix: Any, row: Any) -> Any:
         return builder.bitcast(place(builder, matrix, row, at), vector.as_pointer())
@@ -135,7 +130,7 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
         more = []
         for start, so_far in zip(starts, sums, strict=True):
             coefficient = builder.load(builder.gep(coefficients.data, [builder.add(start, passed)]))
-            more.append(builder.call(add_product, [spread(coefficient), factor, so_far]))
+            more.append(builder.call(add_product, [spread(builder, vector, coefficient), factor, so_far]))
         return more
 
     for r, target, total in zip(following, targets, loop(builder, terms, 1, begun, add_term), strict=True):
@@ -147,7 +142,9 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
             passed = builder.select(builder.fcmp_ordered(">", gate, zero), total, zero)
             result = builder.fadd(builder.load(target, align=size), passed)
         elif isinstance(weight_kind, types.Float):
-            result = builder.fadd(builder.load(target, align=size), builder.fmul(spread(weight), total))
+            result = builder.fadd(
+                builder.load(target, align=size), builder.fmul(spread(builder, vector, weight), total)
+            )
         builder.store(result, target, align=size)
     return context.get_dummy_value()
 
@@ -184,6 +181,13 @@ def opened(context: Any, builder: Any, signature: Any, arguments: Any) -> list[A
         context.make_array(kind)(context, builder, argument) if isinstance(kind, types.Array) else argument
         for kind, argument in zip(signature.args, arguments, strict=True)
     ]
+
+
+def spread(builder: Any, vector: Any, value: Any) -> Any:
+    """A number in every lane of such a vector."""
+    empty, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    return builder.shuffle_vector(builder.insert_element(empty, value, first), empty, everywhere)
 
 
 def number(builder: Any, matrix: Any, axis: int) -> Any:

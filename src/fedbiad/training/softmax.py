@@ -12,7 +12,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from fedbiad.training.products import LANES, loop, number, numbers, opened, operation, place
+from fedbiad.training.products import LANES, loop, number, numbers, opened, operation, place, spread
 from fedbiad.vector_math import EXPONENT_BIAS, HIGHEST, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST, MANTISSA, SERIES
 
 
@@ -94,9 +94,7 @@ class _Lanes:
         return ir.Constant(self.vector, [float(value)] * LANES)
 
     def spread(self, value: Any) -> Any:
-        empty, first = ir.Constant(self.vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return self.builder.shuffle_vector(self.builder.insert_element(empty, value, first), empty, everywhere)
+        return spread(self.builder, self.vector, value)
 
     def fmuladd(self, one: Any, other: Any, more: Any) -> Any:
         return self.builder.call(self._named("fmuladd", 3), [one, other, more])

@@ -30,7 +30,7 @@ WINDOW = 64
 TOLD = 6
 """Numbers that compiled functions are told of a matrix."""
 
-Columns = npt.NDArray[np.uint16]
+Numbers = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Strips:
 
     shape: tuple[int, int]
     background: float
-    rows: npt.NDArray[np.uint16]
+    rows: Numbers
     starts: IntArray
-    columns: Columns
+    columns: Numbers
     values: FloatArray
 
     @classmethod
@@ -154,7 +154,7 @@ def add_back(
 
 
 @strict
-def _strips(matrix: FloatArray, background: float, window: int) -> tuple[Columns, IntArray, Columns, FloatArray]:
+def _strips(matrix: FloatArray, background: float, window: int) -> tuple[Numbers, IntArray, Numbers, FloatArray]:
     differs = _differs(matrix, matrix.dtype.type(background))
     together = _together(differs, window)
     words = differs.shape[1]
@@ -204,7 +204,7 @@ def _differs(matrix: FloatArray, background: float) -> Words:
 
 
 @strict_part
-def _together(differs: Words, window: int) -> Columns:
+def _together(differs: Words, window: int) -> Numbers:
     """Rows in pairs: each, as its turn comes, with that of the next ones which differs least from it.
 
     An odd one is left to itself, at the end.
@@ -245,7 +245,7 @@ def _of_background(matrix: FloatArray, background: float) -> FloatArray:
 
 
 @strict_part
-def _opened(told: IntArray, like: FloatArray) -> tuple[int, Columns, IntArray, Columns, FloatArray, float]:
+def _opened(told: IntArray, like: FloatArray) -> tuple[int, Numbers, IntArray, Numbers, FloatArray, float]:
     """How many rows, which together, starts, columns, values and background as `Strips.told` tells them."""
     strips, small = (told[0] + STRIP - 1) // STRIP, np.empty(0, np.uint16)
     together = carray(pointer(told[1], small), (strips, STRIP))
@@ -257,8 +257,8 @@ def _opened(told: IntArray, like: FloatArray) -> tuple[int, Columns, IntArray, C
 
 @strict_part
 def _strip(
-    columns: Columns, values: FloatArray, places: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
-    into: FloatArray, rows: Columns,
+    columns: Numbers, values: FloatArray, places: IntArray, factor: FloatArray, base: FloatArray, weight: float | None,
+    into: FloatArray, rows: Numbers,
 ) -> None:  # fmt: skip
     """These rows of `into` = base + strip x factor; if there is a weight, += weight x that."""
     units, terms = len(base), len(columns)
