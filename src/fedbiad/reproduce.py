@@ -68,11 +68,14 @@ class Reproduction:
         return {label: row for label, row in self.rows.items() if self.only is None or label in self.only}
 
     def base(self) -> Plan:
-        """The plan all runs share; image runs are short, so that only their end is kept."""
+        """The plan all runs share; image runs are short, so that only their end is kept.
+
+        Residuals of a language model for a hundred clients would not fit into memory.
+        """
         plan = load(self.setting.plan or self.data, self.setting.changes)
         rounds = self.rounds or plan.rounds
-        kept = rounds if plan.model.name != "lstm" else 5
-        return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], "checkpoint_every": kept})
+        kept = {"checkpoint_every": 5, "store": "disk"} if plan.model.name == "lstm" else {"checkpoint_every": rounds}
+        return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], **kept})
 
     def tuning(self, rows: Mapping[str, Variant] | None = None) -> dict[str, list[Cell]]:
         """For each method (of `rows`, if given), a short run at every point of the grid, judged on validation data."""

@@ -25,7 +25,7 @@ from fedbiad.payloads import Dense, Multiples, Payload
 from fedbiad.rows import Layout
 
 MAGIC = b"FB"
-VERSION = 1
+VERSION = 2
 REPLY, DIFFERENCE, CHECKED, NOISY = 1, 2, 16, 32
 PATTERN_SHIFT, WORDS_SHIFT, PATTERN_MODES = 2, 6, 3
 """Flags: bit 0 reply, bit 1 the payload is a difference (a request: increments), bits 2-3 how the pattern is coded (0:

@@ -15,7 +15,8 @@ from fedbiad.arrays import IntArray
 from fedbiad.coding.parts import blocks_of
 from fedbiad.coding.patterns import COUNTED, PACKED, get_pattern, put_pattern, rank, unrank
 from fedbiad.coding.positions import Blocks, get_positions, put_positions
-from fedbiad.coding.sink import Sink, table, varint
+from fedbiad.coding.range_coder import table
+from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
 from fedbiad.coding.values import (

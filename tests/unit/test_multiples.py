@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbiad.arrays import FloatArray, IntArray
-from fedbiad.coding.grids import Axis, Grid, levels
+from fedbiad.coding.grids import cell_numbers, cell_places, class_sizes, levels_fit
+from fedbiad.coding.lengths import length, varint_bits
 from fedbiad.coding.magnitudes import get_magnitudes, magnitude_bits, put_magnitudes
 from fedbiad.coding.multiples import get_multiples, multiples_bits, put_multiples
 from fedbiad.coding.positions import Blocks
+from fedbiad.coding.signs import CONTEXTS, get_signs, put_signs, tell_signs
 from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
-from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, CONTEXTS, hear_signs, survey, tell_signs
+from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, survey
 from fedbiad.coding.values import put_symbols
 from fedbiad.errors import WireError
 from fedbiad.payloads import Multiples
@@ -163,7 +165,7 @@ def test_every_model_earns_its_bytes() -> None:
 @given(st.lists(st.integers(1, 40000), max_size=60), SEEDS)
 def test_magnitudes_come_back(sizes: list[int], seed: int) -> None:
     kinds = np.random.default_rng(seed).integers(0, 5, len(sizes)).astype(np.uint8)
-    magnitudes = np.array([min(size, 32767) if seed % 2 else size % 20 + 1 for size in sizes], dtype=np.int64)
+    magnitudes = np.array([min(size, 32767) if seed % 2 else size % 20 + 1 for size in sizes], dtype=np.int32)
     sink = Sink()
     put_magnitudes(sink, magnitudes, kinds)
     source = reader(sink)
@@ -175,34 +177,57 @@ def test_magnitudes_come_back(sizes: list[int], seed: int) -> None:
 # ---------------------------------------------------------------------- grids and signs
 
 
-def test_levels_are_lengths_in_bits() -> None:
-    counts = np.array([0, 1, 2, 3, 4, 7, 8, 1000, 2**39])
-    assert levels(counts).tolist() == [int(count).bit_length() for count in counts]
+def test_lengths_in_bits() -> None:
+    for count in (0, 1, 2, 3, 4, 7, 8, 127, 128, 1000, 2**14 - 1, 2**14, 2**39):
+        assert length(count) == count.bit_length()
+        assert varint_bits(count) == 8 * len(varint(count))
 
 
 def test_cells_by_hand() -> None:
     """Rows of levels 1, 0, 2 and columns of levels 2, 1: classes of 1 + 1, of 1 + 2 and 2 + 1, of 2 + 2."""
-    grid = Grid(Axis(np.array([1, 0, 2])), Axis(np.array([2, 1])))
-    assert grid.cells.tolist() == [1, 2, 1]
-    cells = [(0, 1), (0, 0), (2, 1), (2, 0)]
-    assert grid.numbers(*map(np.array, zip(*cells, strict=True))).tolist() == [0, 1, 2, 3]
-    assert list(zip(*(axis.tolist() for axis in grid.places(np.arange(4))), strict=True)) == cells
+    rows, columns = np.array([1, 0, 2]), np.array([2, 1])
+    assert class_sizes(rows, columns).tolist() == [1, 2, 1]
+    positions = np.array([0, 1, 4, 5])  # (0, 0) and (2, 1) share class 1, and of these row level 1 comes first
+    hits, numbers = cell_numbers(positions, 2, rows, columns, 3)
+    assert hits.tolist() == [1, 2, 1]
+    assert numbers.tolist() == [0, 0, 1, 0]
+    again, classes = cell_places(numbers, hits, rows, columns)
+    assert again.tolist() == positions.tolist()
+    assert classes.tolist() == [1, 0, 2, 1]
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.lists(st.integers(0, 5), min_size=1, max_size=12))
-def test_every_cell_has_one_number(rows: list[int], columns: list[int]) -> None:
-    grid = Grid(Axis(np.array(rows)), Axis(np.array(columns)))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=12), st.lists(st.integers(0, 5), min_size=1, max_size=12),
+    st.floats(0, 1), SEEDS,
+)  # fmt: skip
+def test_every_cell_has_one_number(rows: list[int], columns: list[int], share: float, seed: int) -> None:
+    """Against cells listed one by one: by class, by the level of the row, then row by row."""
     cells = [(i, j) for i, j in product(range(len(rows)), range(len(columns))) if rows[i] and columns[j]]
     if not cells:
         return
-    row, column = map(np.array, zip(*cells, strict=True))
-    numbers = grid.numbers(row, column)
-    assert sorted(numbers.tolist()) == list(range(len(cells)))
-    again = grid.places(numbers)
-    assert np.array_equal(again[0], row)
-    assert np.array_equal(again[1], column)
-    ends = np.cumsum(grid.cells)
-    assert np.array_equal(np.searchsorted(ends, numbers, side="right"), grid.classes(row, column))
+    listed = sorted(cells, key=lambda cell: (rows[cell[0]] + columns[cell[1]], rows[cell[0]], cell))
+    totals = [rows[i] + columns[j] - 2 for i, j in listed]
+    sizes = [totals.count(total) for total in range(max(rows) + max(columns) - 1)]
+    row_levels, column_levels = np.array(rows), np.array(columns)
+    assert class_sizes(row_levels, column_levels).tolist() == sizes
+    chosen = np.random.default_rng(seed).random(len(listed)) < share
+    entries = [n for n in range(len(listed)) if chosen[n]]
+    positions = np.array(sorted(listed[n][0] * len(columns) + listed[n][1] for n in entries), dtype=np.int64)
+    hits, numbers = cell_numbers(positions, len(columns), row_levels, column_levels, len(sizes))
+    assert hits.tolist() == [sum(totals[n] == total for n in entries) for total in range(len(sizes))]
+    assert numbers.tolist() == [n - totals.index(totals[n]) for n in entries]
+    again, classes = cell_places(numbers, hits, row_levels, column_levels)
+    assert np.array_equal(again, positions)
+    of_cell = {i * len(columns) + j: total for (i, j), total in zip(listed, totals, strict=True)}
+    assert classes.tolist() == [of_cell[position] for position in positions.tolist()]
+
+
+def test_levels_must_fit() -> None:
+    positions = np.array([0, 1, 5])  # of 2 x 3 cells: two entries and one; one each
+    assert levels_fit(positions, np.array([2, 1]), np.array([1, 1, 1]), True)
+    assert not levels_fit(positions, np.array([1, 1]), np.array([1, 1, 1]), True)
+    assert not levels_fit(positions, np.array([2, 1]), np.array([1, 1, 2]), True)
+    assert levels_fit(positions, np.array([2, 1]), np.array([1, 1, 2]), False)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.floats(0, 1), SEEDS)
@@ -211,12 +236,11 @@ def test_signs_come_back(rows: int, columns: int, share: float, seed: int) -> No
     row, column = np.nonzero(rng.random((rows, columns)) < share)
     signs = np.outer(rng.choice([-1, 1], rows), rng.choice([-1, 1], columns))[row, column]
     positive = ((signs > 0) ^ (rng.random(len(row)) < 0.1)).astype(np.uint8)
-    contexts, agrees = tell_signs(row, column, positive, columns)
-    order = np.argsort(contexts, kind="stable")
-    ends = np.cumsum(np.bincount(contexts, minlength=CONTEXTS))
-    heard, fits = hear_signs(row, column, agrees[order], ends, columns)
-    assert fits
-    assert heard.tolist() == positive.tolist()
+    sink = Sink()
+    put_signs(sink, *tell_signs(row, column, positive, columns))
+    source = reader(sink)
+    assert get_signs(source, row * columns + column, columns).tolist() == positive.tolist()
+    source.finish()
 
 
 def test_signs_tell_signs() -> None:
@@ -287,7 +311,7 @@ def test_infinite_values_are_refused() -> None:
     for steps, fits in ((1, True), (2, False)):
         sink = Sink()
         sink.put(struct.pack("<f", 3e38) + bytes([1, 0, 1]))
-        put_magnitudes(sink, np.array([steps]), np.ones(1, dtype=np.uint8))
+        put_magnitudes(sink, np.array([steps], dtype=np.int32), np.ones(1, dtype=np.uint8))
         if fits:
             assert get_multiples(reader(sink), 1, [(1, 1)]).values().tolist() == [np.float32(3e38)]
         else:

@@ -25,7 +25,7 @@ from wire_samples import CLIENT, ROUND, RUN, Case, reply_of, reseal
 CASES = samples.corpus()
 SMALL = Layout({"w": (3, 2), "b": (3,)}, (RowGroup("w", 3, (Slice("w", 0), Slice("b", 0))),))
 """Three rows of two weights and a bias."""
-HEAD = b"FB\x01\x31" + RUN.to_bytes(4, "little") + varint(ROUND) + varint(CLIENT)
+HEAD = b"FB\x02\x31" + RUN.to_bytes(4, "little") + varint(ROUND) + varint(CLIENT)
 TOLD = HEAD + varint(60) + struct.pack("<f", 0.75) + bytes([3, 1]) + varint(400) + bytes([20])
 """A reply up to the length of its coded stream."""
 ZEROS = Dense(np.zeros(9, dtype=np.float32))
@@ -304,7 +304,7 @@ F0, F1 = bytes(4), struct.pack("<f", 1)
     ("data", "reason"),
     [
         (b"XB" + SHORT[2:], "does not begin with FB"),
-        (b"FB\x02" + SHORT[3:], "version 2 of the format; this is version 1"),
+        (b"FB\x01" + SHORT[3:], "version 1 of the format; this is version 2"),
         (SHORT[:3] + b"\x3d" + SHORT[4:], "unknown flags 0x3d"),
         (SHORT[:3] + b"\xf1" + SHORT[4:], "unknown flags 0xf1"),
         (SHORT[:3] + b"\x71" + SHORT[4:], "it tells words, which were not asked for"),

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.arrays import IntArray
+from fedbiad.coding.range_coder import decode_row, encode_row
 from fedbiad.coding.sink import Sink
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
@@ -24,8 +25,6 @@ SPARSEST = 512
 """Cells of a grid an entry, at most: each costs about 40 ns."""
 LEARNT = 4
 """What a column weighs more for every row before that had an entry there; its neighbours weigh 1 more."""
-SURE = 16
-"""No cell of a grid is taken to be filled with a probability above 1 - 1/16."""
 
 
 def put_positions(sink: Sink, positions: IntArray, blocks: Blocks) -> bool:
@@ -105,10 +104,10 @@ def _put_grid(sink: Sink, positions: IntArray, rows: int, columns: int) -> bool:
     weights = np.ones(columns, dtype=np.int64)
     for i in _fullest_first(counts):
         own = column[first[i] : first[i] + counts[i]]
-        filled = np.zeros(columns, dtype=np.int32)
-        filled[own] = 1
         if counts[i] < columns:
-            sink.code_each(filled, _cells(weights, int(counts[i])))
+            cells = np.zeros(columns, dtype=np.uint16)
+            cells[own] = 1
+            sink.run(encode_row, columns, cells, weights, int(counts[i]))
         _learn(weights, own)
     return True
 
@@ -122,8 +121,10 @@ def _get_grid(source: Source, rows: int, columns: int, count: int, occupied: int
     weights = np.ones(columns, dtype=np.int64)
     positions = np.zeros(count, dtype=np.int64)
     for i in _fullest_first(counts):
-        full = counts[i] == columns
-        own = np.arange(columns) if full else np.flatnonzero(source.code_each(_cells(weights, int(counts[i]))))
+        cells = np.ones(columns, dtype=np.uint16)
+        if counts[i] < columns:
+            source.run(decode_row, cells, weights, int(counts[i]))
+        own = np.flatnonzero(cells)
         if len(own) != counts[i]:
             raise WireError("a row does not have as many positions as were announced")
         positions[first[i] : first[i] + counts[i]] = used_rows[i] * columns + own
@@ -135,15 +136,6 @@ def _fullest_first(counts: IntArray) -> list[int]:
     """Rows with many entries tell most about the columns."""
     order: list[int] = np.argsort(-counts, kind="stable").tolist()
     return order
-
-
-def _cells(weights: IntArray, count: int) -> FloatArray:
-    """Weights [columns, empty or filled] in a row of `count` entries: filled count w_c times of sum w."""
-    total = int(weights.sum())
-    cells = np.empty((len(weights), 2))
-    cells[:, 1] = np.minimum(count * weights, total - total // SURE - 1)
-    cells[:, 0] = total - cells[:, 1]
-    return cells
 
 
 def _learn(weights: IntArray, own: IntArray) -> None:

@@ -1,45 +1,30 @@
 """Writing the two streams of a message: plain bytes, and one range-coded stream for all that is entropy-coded.
 
-Probability tables reach the range coder as integers (or as products of ratios of integers) in float64. It normalises
-them with one sum in order, one division and one product an entry: IEEE operations that every machine rounds alike.
+Probabilities come from integers (or products of ratios of integers) in float64, by one sum in order, one division and
+one product an entry: IEEE operations that every machine rounds alike.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
-import constriction  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.arrays import IntArray
+from fedbiad.coding.range_coder import STATE_BITS, WORD_BITS, Table, Words, encode, end_of, new_encoder
 from fedbiad.errors import WireError
 
-Symbols = npt.NDArray[np.int32]
 Chunk = bytes | npt.NDArray[Any]
 """Bytes, or an array whose bytes are meant."""
 
-QUEUE: Any = constriction.stream.queue
-_model: Any = constriction.stream.model
-EACH: Any = _model.Categorical(perfect=False)
-"""The model of symbols with a table of their own each."""
-
-WORD_BITS = 32
-STATE_BITS = 64
 MAX_VARINT = 9
 """Bytes; 7 bits each: counts below 2^63."""
-
-
-def table(weights: FloatArray) -> Any:
-    """The model of symbols 0, 1, ... with these weights, at least two; a weight of 0 counts as the smallest."""
-    return _model.Categorical(weights, perfect=False)
-
-
-def uniform(size: int) -> Any:
-    """The model of equally likely symbols 0 .. size - 1; 2 <= size < 2^24."""
-    return _model.Uniform(size)
+AT_ONCE = 1 << 16
+"""Symbols coded at once: there is room for a word each before any is written."""
 
 
 def chunk_size(chunk: Chunk) -> int:
@@ -52,24 +37,23 @@ class Sink:
 
     def __init__(self) -> None:
         self.plain: list[Chunk] = []
-        self._coder = QUEUE.RangeEncoder()
+        self._coder = new_encoder()
+        self._words: Words = np.empty(64, dtype=np.uint32)
 
     def branch(self) -> Sink:
         """A sink that goes on from here: to try one way of coding beside another."""
         other = Sink()
-        other.plain = list(self.plain)
-        other._coder = self._coder.clone()
+        other.plain, other._coder, other._words = list(self.plain), self._coder.copy(), self._words.copy()
         return other
 
     def take(self, branch: Sink) -> None:
         """Go on as a branch did."""
-        self.plain, self._coder = branch.plain, branch._coder
+        self.plain, self._coder, self._words = branch.plain, branch._coder, branch._words
 
     def bits(self) -> float:
         """The size so far, up to the rounding at the end."""
-        words, (_, span) = self._coder.pos()
-        coded: float = WORD_BITS * words + STATE_BITS - math.log2(span)
-        return 8 * self.plain_size() + coded
+        words, span = int(self._coder[2]), int(self._coder[1])
+        return 8 * self.plain_size() + WORD_BITS * words + STATE_BITS - math.log2(span)
 
     def plain_size(self) -> int:
         """Plain bytes so far."""
@@ -77,8 +61,7 @@ class Sink:
 
     def varint(self, *values: int) -> None:
         """Unsigned counts, 7 bits a byte, lowest first."""
-        for value in values:
-            self.plain.append(varint(value))
+        self.plain.append(b"".join(map(varint, values)))
 
     def put(self, data: bytes) -> None:
         """Bytes as they are."""
@@ -92,39 +75,28 @@ class Sink:
         """An array, little-endian; not copied where it lies so already."""
         self.plain.append(values.astype(dtype, copy=False))
 
-    def code(self, symbols: npt.NDArray[Any], model: Any) -> None:
-        """Range-code symbols that share a model."""
-        if len(symbols):
-            self._coder.encode(np.ascontiguousarray(symbols, dtype=np.int32), model)
+    def code(self, symbols: npt.NDArray[Any], starts: Table) -> None:
+        """Range-code symbols that share a table."""
+        for first in range(0, len(symbols), AT_ONCE):
+            some = symbols[first : first + AT_ONCE].astype(np.uint16)
+            self.run(encode, len(some), some, starts)
 
-    def code_each(self, symbols: npt.NDArray[Any], weights: FloatArray) -> None:
-        """Range-code symbols with a row of weights [symbols, alphabet] each."""
-        if len(symbols):
-            self._coder.encode(np.ascontiguousarray(symbols, dtype=np.int32), EACH, weights)
+    def run(self, encoder: Callable[..., None], most: int, *arguments: Any) -> None:
+        """Have a compiled encoder write up to `most` symbols."""
+        room = int(self._coder[2]) + most
+        if room > len(self._words):
+            self._words = np.concatenate([self._words, np.empty(room, dtype=np.uint32)])
+        encoder(self._coder, self._words, *arguments)
 
     def coded(self) -> bytes:
-        """The range-coded stream, without the bytes at its end that any choice of them would do for."""
-        words = self._coder.get_compressed()
-        if not len(words):
-            return b""
-        done, (lower, span) = self._coder.pos()
-        data: bytes = words.astype(">u4").tobytes()
-        head, tail = data[: 4 * done], int.from_bytes(data[4 * done :].ljust(8, b"\0"), "big")
-        return (head + _shortest(tail, lower, span)).rstrip(b"\0")
-
-
-def _shortest(point: int, lower: int, span: int) -> bytes:
-    """The fewest bytes that, filled with zeros to 64 bits, lie in the interval of `span` values that `point` lies in.
-
-    It begins at `lower` modulo 2^64: what comes before must not change, so candidates are counted from `point`.
-    """
-    below = (point - lower) % (1 << STATE_BITS)
-    for kept in range(8):
-        unit = 1 << (STATE_BITS - 8 * kept)
-        for candidate in (point // unit * unit, -(-point // unit) * unit):
-            if candidate < 1 << STATE_BITS and 0 <= below + candidate - point < span:
-                return candidate.to_bytes(8, "big")[:kept]
-    return point.to_bytes(8, "big")
+        """The range-coded stream: the shortest that, with zeros behind it, decodes to its symbols."""
+        lower, span, count = self._coder.tolist()
+        words: bytes = self._words[:count].astype(">u4").tobytes()
+        end = end_of(lower, span)
+        if end < 1 << STATE_BITS:
+            return (words + end.to_bytes(8, "big")).rstrip(b"\0")
+        size = len(words)  # one more in the words before, and nothing behind them
+        return (int.from_bytes(words, "big") + 1).to_bytes(size, "big").rstrip(b"\0")
 
 
 def varint_size(number: int) -> int:

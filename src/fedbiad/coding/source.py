@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.arrays import FloatArray
-from fedbiad.coding.sink import EACH, MAX_VARINT, QUEUE, Sink, Symbols
+from fedbiad.coding.range_coder import Coder, Symbols, Table, Words, decode, end_of, new_decoder
+from fedbiad.coding.sink import MAX_VARINT
 from fedbiad.errors import WireError
 
 
 class Source:
-    """Where a decoder reads: the plain bytes of a message, then its range-coded stream.
-
-    What was decoded is coded again alongside, so that `finish` accepts one stream for one content only.
-    """
+    """Where a decoder reads: the plain bytes of a message, then its range-coded stream."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
         self._coded = memoryview(b"")
-        self._decoder: Any = None
-        self._again = Sink()
+        self._words: Words = np.zeros(2, dtype=np.uint32)
+        self._coder: Coder = new_decoder(self._words)
 
     @property
     def left(self) -> int:
@@ -41,6 +40,9 @@ class Source:
             raise WireError(f"truncated: {coded} bytes of coded stream declared, {self.left} are left")
         cut = len(self._data) - coded
         self._coded, self._data = self._data[cut:], self._data[:cut]
+        filled = bytes(self._coded).ljust(-(-max(coded, 8) // 4) * 4, b"\0")
+        self._words = np.frombuffer(filled, dtype=">u4").astype(np.uint32)
+        self._coder = new_decoder(self._words)
 
     def take(self, size: int, what: str) -> memoryview:
         """The next plain bytes; refused before anything is allocated if there are fewer."""
@@ -68,7 +70,10 @@ class Source:
 
     def float32(self, what: str) -> np.float32:
         """One finite float32."""
-        return np.float32(self.array(1, "<f4", what)[0])
+        (value,) = struct.unpack("<f", self.take(4, what))
+        if not math.isfinite(value):
+            raise WireError(f"{what} holds NaN or infinite values")
+        return np.float32(value)
 
     def array(self, count: int, dtype: str, what: str) -> npt.NDArray[Any]:
         """An array of numbers, copied; floats must be finite."""
@@ -78,37 +83,24 @@ class Source:
             raise WireError(f"{what} holds NaN or infinite values")
         return values
 
-    def code(self, count: int, model: Any) -> Symbols:
-        """Symbols that share a model."""
-        if not count:
-            return np.zeros(0, dtype=np.int32)
-        symbols = self._decode(lambda decoder: decoder.decode(model, count))
-        self._again.code(symbols, model)
+    def code(self, count: int, starts: Table) -> Symbols:
+        """Symbols that share a table."""
+        symbols = np.zeros(count, dtype=np.uint16)
+        self.run(decode, symbols, starts)
         return symbols
 
-    def code_each(self, weights: FloatArray) -> Symbols:
-        """Symbols with a row of weights [symbols, alphabet] each."""
-        if not len(weights):
-            return np.zeros(0, dtype=np.int32)
-        symbols = self._decode(lambda decoder: decoder.decode(EACH, weights))
-        self._again.code_each(symbols, weights)
-        return symbols
-
-    def _decode(self, decode: Callable[[Any], Any]) -> Symbols:
-        if self._decoder is None:
-            words = np.frombuffer(bytes(self._coded).ljust(-(-max(len(self._coded), 8) // 4) * 4, b"\0"), dtype=">u4")
-            self._decoder = QUEUE.RangeDecoder(words.astype(np.uint32))
-        try:
-            symbols: Symbols = decode(self._decoder)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic inside the coder is no Exception
-            raise WireError(f"the coded stream is invalid: {error}") from None
-        return symbols
+    def run(self, decoder: Callable[..., bool], *arguments: Any) -> None:
+        """Have a compiled decoder read."""
+        if not decoder(self._coder, self._words, *arguments):
+            raise WireError("the coded stream is invalid: there is no such symbol, or positions run past the end")
 
     def finish(self) -> None:
         """Everything must have been read, and the stream must be the one an encoder would have written."""
         if self.left:
             raise WireError(f"{self.left} bytes too many")
-        if self._again.coded() != self._coded:
+        above, span, read = self._coder.tolist()
+        state = bytes(self._coded[4 * (read - 2) : 4 * read]).ljust(8, b"\0")
+        point = int.from_bytes(state, "big")
+        spare = len(self._coded) > 4 * read or bytes(self._coded[-1:]) == b"\0"
+        if spare or end_of(point - above, span) != point:
             raise WireError("the coded stream is not the one its content is coded as")

@@ -2,77 +2,141 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.sink import Sink, table, uniform
+from fedbiad.coding.lengths import length
+from fedbiad.coding.range_coder import (
+    PIECE,
+    WHOLE,
+    Coder,
+    Table,
+    Words,
+    buckets,
+    part_at,
+    put,
+    put_low_bits,
+    state_of,
+    symbol_at,
+    table,
+    take,
+    take_low_bits,
+)
+from fedbiad.coding.sink import Sink
 from fedbiad.coding.source import Source
-from fedbiad.errors import WireError
+from fedbiad.compiling import strict
 
-LONGEST = 4096
+LONGEST = 1024
 """Symbols of the table of gaps; the last one stands for a longer gap and is followed by the rest of it."""
-FINE = 8
-"""Bits of a mean gap that have a probability each; the bits below are equally likely to 5e-6 bits."""
+FINE = 6
+"""Bits of a mean gap that have a probability each; the bits below are equally likely to 6e-5 bits."""
+_WHOLE = np.uint64(WHOLE)
 
 
 def put_subset(sink: Sink, members: IntArray, size: int) -> None:
     """Write which of `size` alike positions are members; their number is known to the reader."""
-    model, shift, symbols = _gap_model(size, len(members))
-    if model is None:
-        return
-    gaps = members.copy()
-    gaps[1:] -= members[:-1] + 1
-    longest = symbols - 1
-    high = gaps >> shift if shift else gaps
-    if symbols == LONGEST and int(high.max()) >= longest:
-        escapes = high // longest
-        coded = np.full(len(gaps) + int(escapes.sum()), longest, dtype=np.int32)
-        coded[np.cumsum(escapes + 1) - 1] = high - escapes * longest
-        high = coded
-    sink.code(high, model)
-    if shift:
-        sink.code(gaps & (1 << shift) - 1, uniform(1 << shift))
+    put_subsets(sink, members, [(0, len(members), 0, size)])
 
 
 def get_subset(source: Source, size: int, count: int) -> IntArray:
     """Read `count` members of `size` positions."""
-    model, shift, symbols = _gap_model(size, count)
-    if model is None:
-        return np.arange(count)
-    longest = symbols - 1
-    gaps = source.code(count, model).astype(np.int64)
-    if symbols == LONGEST and (gaps == longest).any():
-        while missing := int((gaps == longest).sum()) + count - len(gaps):
-            if (len(gaps) + missing - count) * longest << shift > size:
-                raise WireError("positions run past the end")
-            gaps = np.concatenate([gaps, source.code(missing, model)])
-        ends = np.flatnonzero(gaps != longest)
-        gaps = np.diff(np.cumsum(gaps)[ends], prepend=0)
-    if shift:
-        gaps <<= shift
-        gaps += source.code(count, uniform(1 << shift))
-    gaps += 1
-    members = np.cumsum(gaps, out=gaps)
-    members -= 1
-    if members[-1] >= size:
-        raise WireError("positions run past the end")
+    members = np.empty(count, dtype=np.int64)
+    get_subsets(source, members, [(0, count, 0, size)])
     return members
 
 
-def _gap_model(size: int, count: int) -> tuple[Any, int, int]:
-    """The model of a gap's upper bits, how many lower bits there are, and the model's symbols; None: nothing to tell.
+Runs = Sequence[tuple[int, int, int, int]]
+"""Of each subset: where its members begin in an array and how many they are; the first position, how many there are."""
 
-    Geometric: each position is a member with probability count / size.
-    """
-    if count in (0, size):
-        return None, 0, 0
+
+def put_subsets(sink: Sink, members: IntArray, runs: Runs) -> None:
+    """Write several subsets, one after the other."""
+    most = sum(_most_symbols(size, count) for _, count, _, size in runs if count)
+    sink.run(_encode, most, members, np.array(runs, dtype=np.int64).reshape(-1, 4))
+
+
+def get_subsets(source: Source, members: IntArray, runs: Runs) -> None:
+    """Read them into an array."""
+    source.run(_decode, members, np.array(runs, dtype=np.int64).reshape(-1, 4))
+
+
+def _most_symbols(size: int, count: int) -> int:
+    """Symbols that a subset takes at most: a gap's upper bits, its lower ones, and what stands for long gaps."""
     shift = max((size // count).bit_length() - FINE, 0)
-    symbols = min(((size - count) >> shift) + 1, LONGEST)
-    ratio = (size - count) / size
+    return count * (1 + -(-shift // PIECE)) + (size >> shift) // (LONGEST - 1) + 1
+
+
+@strict
+def _gap_table(size: int, count: int) -> tuple[Table, int]:
+    """Of a gap's upper bits: geometric, each position is a member with probability count / size; and its lower bits."""
+    shift = max(length(size // count) - FINE, 0)
+    weights = np.empty(min(((size - count) >> shift) + 1, LONGEST), dtype=np.float64)
+    ratio, weight = (size - count) / size, 1.0
     for _ in range(shift):
         ratio *= ratio
-    weights = np.full(symbols, ratio)
-    weights[0] = 1.0
-    return table(np.multiply.accumulate(weights)), shift, symbols
+    for i in range(len(weights)):
+        weights[i] = weight
+        weight *= ratio
+    return table(weights), shift
+
+
+@strict
+def _encode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> None:
+    lower, span, count = state_of(coder)
+    for n in range(len(runs)):
+        first, many, expected, size = runs[n]
+        if many == 0 or many == size:  # noqa: PLR1714 - for the compiler
+            continue
+        starts, shift = _gap_table(size, many)
+        longest = len(starts) - 2
+        for i in range(first, first + many):
+            gap, expected = members[i] - expected, members[i] + 1
+            upper = gap >> shift
+            while longest == LONGEST - 1 and upper >= longest:
+                lower, span, count = put(lower, span, count, words, starts[longest], _WHOLE - starts[longest])
+                upper -= longest
+            lower, span, count = put(lower, span, count, words, starts[upper], starts[upper + 1] - starts[upper])
+            lower, span, count = put_low_bits(lower, span, count, words, np.uint64(gap), shift)
+    coder[0], coder[1], coder[2] = lower, span, count
+
+
+@strict
+def _decode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> bool:
+    """False: the stream is none, or members run past the end."""
+    above, span, count = state_of(coder)
+    for n in range(len(runs)):
+        first, many, expected, size = runs[n]
+        end = expected + size
+        if many == size:
+            for i in range(size):
+                members[first + i] = expected + i
+            continue
+        if many == 0:
+            continue
+        starts, shift = _gap_table(size, many)
+        firsts, longest = buckets(starts), len(starts) - 2
+        for i in range(first, first + many):
+            symbol = longest
+            while symbol == longest:
+                part = part_at(above, span)
+                if part >= _WHOLE:
+                    return False
+                symbol = symbol_at(starts, firsts, part)
+                start = starts[symbol]
+                above, span, count = take(above, span, count, words, start, starts[symbol + 1] - start)
+                expected += symbol << shift
+                if expected >= end:
+                    return False
+                if longest < LONGEST - 1:
+                    break
+            if shift:
+                above, span, count, low = take_low_bits(above, span, count, words, shift)
+                if low >= np.uint64(end - expected):
+                    return False
+                expected += np.int64(low)
+            members[i] = expected
+            expected += 1
+    coder[0], coder[1], coder[2] = above, span, count
+    return True

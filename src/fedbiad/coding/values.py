@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.sink import Sink, table, varint
+from fedbiad.coding.range_coder import Symbols, table
+from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
+from fedbiad.compiling import strict
 from fedbiad.errors import WireError
 from fedbiad.payloads import Float32
 
@@ -20,8 +22,6 @@ Bits = npt.NDArray[np.bool_]
 EXPONENTS = 255
 """The exponents of finite float32 values: 0 .. 254."""
 FRACTION_BITS = 23
-AT_ONCE = 1 << 14
-"""Symbols decoded at once: few enough for their 32-bit form not to count."""
 WORTH = 4
 """Bytes of overhead that entropy coding must save at least."""
 
@@ -85,25 +85,35 @@ def put_symbols(sink: Sink, symbols: npt.NDArray[Any], counts: Sequence[int]) ->
         sink.code(symbols, table(np.array(counts, dtype=np.float64)))
 
 
-def get_symbols(source: Source, count: int, alphabet: int, what: str) -> npt.NDArray[np.uint16]:
+def get_symbols(source: Source, count: int, alphabet: int, what: str) -> Symbols:
     """Read `count` symbols; each must occur as often as was announced."""
+    counts = get_counts(source, count, alphabet, what)
+    if alphabet == 1:
+        return np.zeros(count, dtype=np.uint16)
+    symbols = source.code(count, table(np.array(counts, dtype=np.float64)))
+    if _occurrences(symbols, alphabet).tolist() != counts:
+        raise WireError(f"{what} do not occur as often as was announced")
+    return symbols
+
+
+@strict
+def _occurrences(symbols: Symbols, alphabet: int) -> IntArray:
+    """np.bincount, which would make a longer copy."""
+    counts = np.zeros(alphabet, dtype=np.int64)
+    for symbol in symbols:
+        counts[symbol] += 1
+    return counts
+
+
+def get_counts(source: Source, count: int, alphabet: int, what: str) -> list[int]:
+    """Read how often each of the symbols 0, 1, ... occurs among `count`; of the last it is known, and not 0."""
     left, counts = count, []
     for _ in range(alphabet - 1):
         counts.append(source.varint(what, left))
         left -= counts[-1]
-    counts.append(left)
     if not left:
         raise WireError(f"{what} end with a symbol that does not occur")
-    symbols = np.zeros(count, dtype=np.uint16)
-    if alphabet > 1:
-        model, found = table(np.array(counts, dtype=np.float64)), np.zeros(alphabet, dtype=np.int64)
-        for start in range(0, count, AT_ONCE):
-            some = source.code(min(AT_ONCE, count - start), model)
-            symbols[start : start + AT_ONCE] = some
-            found += np.bincount(some, minlength=alphabet)
-        if not np.array_equal(found, counts):
-            raise WireError(f"{what} do not occur as often as was announced")
-    return symbols
+    return [*counts, left]
 
 
 # ---------------------------------------------------------------------- levels
