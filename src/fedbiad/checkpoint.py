@@ -57,12 +57,15 @@ class Checkpoints:
 
     def save(self, round_: int, u: Params, server: ServerState, store: Store) -> Path:
         """Write a checkpoint, whole or what changed since the last one, then drop files no longer needed."""
-        changed = store.dump(changed=True)
-        weight = _weight(changed)
-        whole = self._last is None or self._added + weight >= _weight_of_all(store, changed)
+        states = store.dump(changed=True)
+        weight = _weight(states)
+        whole = self._last is None or self._added + weight >= _weight_of_all(store, states)
+        if whole:
+            states = {}  # not both in memory
+            states = store.dump()
         base = "" if whole or self._last is None else self._last.digest
         tensors = {f"u/{name}": value.contiguous() for name, value in u.items()}
-        tensors |= _tensors("server", server) | _tensors("state", store.dump() if whole else changed)
+        tensors |= _tensors("server", server) | _tensors("state", states)
         content = safetensors.torch.save(tensors)
         file = _File(round_, base, _digest(content), self._directory)
         path = self._directory / f"{round_:06d}-{file.digest}-{base or 'whole'}.safetensors"
