@@ -177,7 +177,7 @@ def line(experiment: Experiment, reply: ReplyMessage) -> Line:
     got = wire.decode_reply(data, layout, RUN, reply.round, reply.client)
     if got.payload.values().tobytes() != reply.payload.values().tobytes():
         raise SystemExit(f"client {reply.client}: the message changed on the way")
-    shapes = list((layout.shapes if reply.pattern is None else layout.kept_shapes(reply.pattern)).values())
+    shapes = tuple((layout.shapes if reply.pattern is None else layout.kept_shapes(reply.pattern)).values())
     labels = 0 if reply.pattern is None else layout.num_rows
     entries, start, alike, coded = 0, 0, 0.0, 0.0
     for part in reply.payload.parts:
@@ -187,7 +187,7 @@ def line(experiment: Experiment, reply: ReplyMessage) -> Line:
     return Line(entries, len(data), paper, alike / max(entries, 1), coded / max(entries, 1))
 
 
-def part_bits(part: Part, shapes: list[tuple[int, ...]], start: int) -> tuple[int, float, float]:
+def part_bits(part: Part, shapes: tuple[tuple[int, ...], ...], start: int) -> tuple[int, float, float]:
     """Entries sent, and the bits of what is entropy-coded about them: in theory and as written."""
     sink = Sink()
     if isinstance(part, Sparse | Ternary):

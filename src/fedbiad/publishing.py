@@ -137,7 +137,7 @@ class Publisher:
 
     def _increment(self, change: Float32, round_: int) -> Payload:
         limit = self.budget * wire.dense_request_size(round_, 0, None, self.layout.num_weights)
-        shapes = list(self.layout.shapes.values())
+        shapes = tuple(self.layout.shapes.values())
         try:
             part = nearest(change, blocks_of(shapes, 0, len(change)), 8 * (limit - BESIDES) / CODER - ENDS)
         except UpdateError as error:

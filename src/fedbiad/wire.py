@@ -254,7 +254,7 @@ def _head(flags: int, run: int, round_: int, client: int) -> bytes:
 
 
 def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
-    return list((layout.shapes if kept is None else layout.kept_shapes(kept)).values())
+    return tuple((layout.shapes if kept is None else layout.kept_shapes(kept)).values())
 
 
 def _seal(chunks: list[Chunk]) -> bytes:

@@ -196,11 +196,11 @@ def test_positions_that_do_not_ascend_are_not_written(positions: list[int]) -> N
 
 
 def test_blocks_are_the_parameters_a_part_covers() -> None:
-    shapes = [(3, 4), (3,), (2, 2, 5)]
-    assert blocks_of(shapes, 0, 35) == [(3, 4), (1, 3), (2, 10)]
-    assert blocks_of(shapes, 12, 35) == [(1, 3), (2, 10)]
-    assert blocks_of(shapes, 5, 17) == [(1, 7), (1, 3), (1, 2)]  # pieces of a matrix have no rows
-    assert blocks_of([(0, 4), (3,)], 0, 3) == [(1, 3)]
+    shapes = ((3, 4), (3,), (2, 2, 5))
+    assert blocks_of(shapes, 0, 35) == ((3, 4), (1, 3), (2, 10))
+    assert blocks_of(shapes, 12, 35) == ((1, 3), (2, 10))
+    assert blocks_of(shapes, 5, 17) == ((1, 7), (1, 3), (1, 2))  # pieces of a matrix have no rows
+    assert blocks_of(((0, 4), (3,)), 0, 3) == ((1, 3),)
 
 
 # ---------------------------------------------------------------------- patterns

@@ -24,7 +24,7 @@ from fedbiad.sending import Channel, flatten, unflatten
 from wire_samples import mutate, reseal
 
 LAYOUT = MLP(24, (12,), 4).layout("units")
-SIZE, SHAPES = LAYOUT.num_weights, list(LAYOUT.shapes.values())
+SIZE, SHAPES = LAYOUT.num_weights, tuple(LAYOUT.shapes.values())
 RUN = 7
 CHANNEL = Channel(LAYOUT, RUN, wired=True)
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.coding.grids import cell_numbers, cell_places, class_sizes, levels_fit
 from fedbiad.coding.lengths import length, varint_bits
-from fedbiad.coding.magnitudes import get_magnitudes, magnitude_bits, put_magnitudes
+from fedbiad.coding.magnitudes import magnitude_bits, read_magnitudes, write_magnitudes
 from fedbiad.coding.multiples import get_multiples, multiples_bits, put_multiples
 from fedbiad.coding.positions import Blocks
-from fedbiad.coding.signs import CONTEXTS, get_signs, put_signs, tell_signs
+from fedbiad.coding.signs import CONTEXTS, read_signs, tell_signs, write_signs
 from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, survey
@@ -149,7 +149,7 @@ def test_every_model_earns_its_bytes() -> None:
     rng = np.random.default_rng(2)
     values = outer(rng, 300, 300, 0.05)
     positions = np.flatnonzero(values)
-    found = survey(positions, (values.ravel()[positions] > 0).view(np.uint8), 300, 300)
+    found = survey(positions, values.ravel()[positions] > 0, 300, 300)
     assert found[0] == BY_ROWS | BY_COLUMNS | BY_SIGNS
     whole = sent_bytes(multiples_of(values), [(300, 300)])
     coin = np.abs(values) * rng.choice([-1, 1], values.shape)
@@ -167,9 +167,10 @@ def test_magnitudes_come_back(sizes: list[int], seed: int) -> None:
     kinds = np.random.default_rng(seed).integers(0, 5, len(sizes)).astype(np.uint8)
     magnitudes = np.array([min(size, 32767) if seed % 2 else size % 20 + 1 for size in sizes], dtype=np.int32)
     sink = Sink()
-    put_magnitudes(sink, magnitudes, kinds)
-    source = reader(sink)
-    assert get_magnitudes(source, kinds).tolist() == magnitudes.tolist()
+    sink.write(write_magnitudes, 20_000, 2 * len(sizes), magnitudes * np.int32(1 - (seed & 2)), kinds)
+    source, again = reader(sink), np.empty(len(sizes), dtype=np.int32)
+    source.read(read_magnitudes, kinds, again)
+    assert again.tolist() == magnitudes.tolist()
     source.finish()
     assert len(message(sink)) <= magnitude_bits(magnitudes, kinds) / 8 + 2 + len(sizes) / 50
 
@@ -235,11 +236,12 @@ def test_signs_come_back(rows: int, columns: int, share: float, seed: int) -> No
     rng = np.random.default_rng(seed)
     row, column = np.nonzero(rng.random((rows, columns)) < share)
     signs = np.outer(rng.choice([-1, 1], rows), rng.choice([-1, 1], columns))[row, column]
-    positive = ((signs > 0) ^ (rng.random(len(row)) < 0.1)).astype(np.uint8)
+    positive = (signs > 0) ^ (rng.random(len(row)) < 0.1)
     sink = Sink()
-    put_signs(sink, *tell_signs(row, column, positive, columns))
-    source = reader(sink)
-    assert get_signs(source, row * columns + column, columns).tolist() == positive.tolist()
+    sink.write(write_signs, 500, len(row), *tell_signs(row, column, positive, columns))
+    source, again = reader(sink), np.empty(len(row), dtype=np.bool_)
+    source.read(read_signs, row * columns + column, columns, again)
+    assert again.tolist() == positive.tolist()
     source.finish()
 
 
@@ -247,7 +249,7 @@ def test_signs_tell_signs() -> None:
     """Of an outer product all but the first row's and each row's first are expected, the surer the later."""
     signs = np.outer([1, -1, -1, 1, 1, -1], [1, 1, -1, 1, -1, -1, 1, -1])
     row, column = (axis.ravel() for axis in np.indices(signs.shape))
-    contexts, agrees = tell_signs(row, column, (signs.ravel() > 0).astype(np.uint8), 8)
+    contexts, agrees = tell_signs(row, column, signs.ravel() > 0, 8)
     contexts, agrees = contexts.reshape(6, 8), agrees.reshape(6, 8)
     assert agrees[1:, 1:].all()
     assert (contexts[1:, 4:] >= 12).all()
@@ -311,7 +313,7 @@ def test_infinite_values_are_refused() -> None:
     for steps, fits in ((1, True), (2, False)):
         sink = Sink()
         sink.put(struct.pack("<f", 3e38) + bytes([1, 0, 1]))
-        put_magnitudes(sink, np.array([steps], dtype=np.int32), np.ones(1, dtype=np.uint8))
+        sink.write(write_magnitudes, 100, 2, np.array([steps], dtype=np.int32), np.ones(1, dtype=np.uint8))
         if fits:
             assert get_multiples(reader(sink), 1, [(1, 1)]).values().tolist() == [np.float32(3e38)]
         else:

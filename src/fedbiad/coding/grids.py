@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import length
-from fedbiad.coding.signs import Marks
+from fedbiad.coding.page import Marks
 from fedbiad.coding.survey import LEVELS
 from fedbiad.compiling import strict, strict_part
 

@@ -11,6 +11,20 @@ import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import length, varint_bits
+from fedbiad.coding.page import (
+    GREATEST,
+    MAGNITUDES,
+    OFTEN,
+    STREAM,
+    Marks,
+    Page,
+    get_count,
+    get_histogram,
+    put_byte,
+    put_count,
+    put_histogram,
+    trouble,
+)
 from fedbiad.coding.range_coder import (
     WHOLE,
     Coder,
@@ -23,12 +37,7 @@ from fedbiad.coding.range_coder import (
     take,
     take_low_bits,
 )
-from fedbiad.coding.signs import Marks
-from fedbiad.coding.sink import Sink
-from fedbiad.coding.source import Source
-from fedbiad.coding.values import entropy_bits, get_counts
 from fedbiad.compiling import strict, strict_part
-from fedbiad.errors import WireError
 from fedbiad.payloads import MOST_MULTIPLE
 
 Multiple = npt.NDArray[np.int32]
@@ -43,67 +52,91 @@ KINDS = 64
 _WHOLE = np.uint64(WHOLE)
 
 
-def put_magnitudes(sink: Sink, multiples: Multiple, kinds: Marks) -> None:
+@strict
+def write_magnitudes(page: Page, multiples: Multiple, kinds: Marks) -> None:
     """Write, for each kind, the greatest symbol and, unless all are 1, a histogram; then the entries in order."""
-    greatest = _greatest(multiples, kinds).tolist()
-    if max(greatest) < 1:
-        sink.varint(*(symbol for symbol in greatest if symbol == 0))
+    greatest = _greatest(multiples, kinds)
+    if greatest.max() < 1:
+        for symbol in greatest:
+            if symbol == 0:
+                put_byte(page, 0)
         return
     counts = _histograms(multiples, kinds)
-    for symbol, own in zip(greatest, counts.tolist(), strict=True):
-        if symbol >= 0:
-            sink.varint(symbol, *own[:symbol])
-    sink.run(_encode, 2 * len(multiples), multiples, kinds, counts)
+    for kind in range(KINDS):
+        if greatest[kind] >= 0:
+            put_count(page, greatest[kind])
+            put_histogram(page, counts[kind, : greatest[kind] + 1])
+    _encode(page.coder, page.words, multiples, kinds, counts)
 
 
-def get_magnitudes(source: Source, kinds: Marks) -> Multiple:
-    """Read a magnitude for each entry, whose kinds are known."""
-    told = []
-    for kind, entries in enumerate(_entries(kinds).tolist()):
-        if entries:
-            alphabet = source.varint("the greatest magnitude", ALPHABET - 1) + 1
-            told.append((kind, get_counts(source, entries, alphabet, "magnitudes")))
-    magnitudes = np.ones(len(kinds), dtype=np.int32)
-    if any(len(own) > 1 for _, own in told):
-        counts = np.zeros((KINDS, ALPHABET), dtype=np.int64)
-        for kind, own in told:
-            counts[kind, : len(own)] = own
-        source.run(_decode, magnitudes, kinds, counts)
-        if not np.array_equal(_histograms(magnitudes, kinds), counts):
-            raise WireError("magnitudes do not occur as often as was announced")
-    return magnitudes
+@strict
+def read_magnitudes(page: Page, kinds: Marks, magnitudes: Multiple) -> int:
+    """Read a magnitude for each entry, whose kinds are known; -1: they cannot be."""
+    counts, entries, all_one = np.zeros((KINDS, ALPHABET), dtype=np.int64), _entries(kinds), True
+    for kind in range(KINDS):
+        if entries[kind]:
+            greatest = get_count(page, GREATEST, ALPHABET - 1)
+            if greatest < 0 or get_histogram(page, MAGNITUDES, entries[kind], counts[kind, : greatest + 1]) < 0:
+                return -1
+            all_one &= greatest == 0
+    magnitudes[:] = 1
+    if all_one:
+        return 0
+    if not _decode(page.coder, page.words, magnitudes, kinds, counts):
+        return trouble(page, STREAM)
+    return 0 if np.array_equal(_histograms(magnitudes, kinds), counts) else trouble(page, OFTEN, MAGNITUDES)
 
 
+@strict
 def magnitude_bits(multiples: Multiple, kinds: Marks) -> float:
     """About how many bits that takes."""
-    greatest: list[int] = _greatest(multiples, kinds).tolist()
-    if max(greatest) < 1:
-        return 8.0 * sum(symbol == 0 for symbol in greatest)
-    bits, counts = 0.0, _histograms(multiples, kinds)
-    for symbol, own in zip(greatest, counts, strict=True):
-        if symbol >= 0:
-            bits += entropy_bits(own) + 8 + sum(varint_bits(count) for count in own[:symbol].tolist())
-    shared = np.arange(FIRST_BITS, FIRST_BITS + ALPHABET - ALONE)
-    return bits + float(counts[:, ALONE:].sum(axis=0) @ shared)
+    greatest, bits = _greatest(multiples, kinds), 0.0
+    if greatest.max() < 1:
+        return 8.0 * float((greatest == 0).sum())
+    counts = _histograms(multiples, kinds)
+    for kind in range(KINDS):
+        total = counts[kind].sum()
+        for symbol in range(greatest[kind] + 1):
+            count = counts[kind, symbol]
+            if count:
+                bits += count * (np.log2(total / count) + max(symbol - ALONE + FIRST_BITS, 0) * (symbol >= ALONE))
+            bits += varint_bits(count) if symbol < greatest[kind] else 8
+    return bits
 
 
 @strict
 def _greatest(multiples: Multiple, kinds: Marks) -> IntArray:
     """The greatest symbol of the entries of each kind; -1: there are none."""
-    largest = np.zeros(KINDS, dtype=np.int64)
-    for i in range(len(multiples)):
-        largest[kinds[i]] = max(largest[kinds[i]], abs(multiples[i]))
-    for kind in range(KINDS):
-        largest[kind] = _symbol(largest[kind]) if largest[kind] else -1
-    return largest
+    greatest = np.full(KINDS, -1, dtype=np.int64)
+    first = 0
+    while first < len(kinds):  # neighbours are mostly of one kind
+        last = _same(kinds, first)
+        largest = 0
+        for i in range(first, last):
+            largest = max(largest, abs(multiples[i]))
+        greatest[kinds[first]] = max(greatest[kinds[first]], _symbol(largest))
+        first = last
+    return greatest
+
+
+@strict_part
+def _same(kinds: Marks, first: int) -> int:
+    """Where the entries of one kind that begin at `first` end."""
+    last = first + 1
+    while last < len(kinds) and kinds[last] == kinds[first]:
+        last += 1
+    return last
 
 
 @strict
 def _entries(kinds: Marks) -> IntArray:
     """How many entries each kind has."""
     counts = np.zeros(KINDS, dtype=np.int64)
-    for kind in kinds:
-        counts[kind] += 1
+    first = 0
+    while first < len(kinds):
+        last = _same(kinds, first)
+        counts[kinds[first]] += last - first
+        first = last
     return counts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ MOST_STEPS = 0x7FFF
 PARTS_PER_PARAMETER = 4
 """A message may cut every parameter into this many parts; more are refused before they take memory."""
 
-KeptShapes = Sequence[tuple[int, ...]]
+KeptShapes = tuple[tuple[int, ...], ...]
 """The kept shape of every parameter, in order."""
 
 
@@ -67,9 +67,10 @@ def get_payload(source: Source, shapes: KeptShapes, difference: bool) -> Payload
     return Payload(tuple(parts), difference)
 
 
+@lru_cache(maxsize=64)
 def blocks_of(shapes: KeptShapes, start: int, stop: int) -> Blocks:
     """The matrices that entries start .. stop - 1 cover: of a parameter its first axis by all others, if all of it."""
-    blocks, begin = [], 0
+    blocks, begin = list[tuple[int, int]](), 0
     for shape in shapes:
         end = begin + math.prod(shape)
         covered = min(end, stop) - max(begin, start)
@@ -77,9 +78,10 @@ def blocks_of(shapes: KeptShapes, start: int, stop: int) -> Blocks:
             whole = covered == end - begin and len(shape) > 1
             blocks.append((shape[0], covered // shape[0]) if whole else (1, covered))
         begin = end
-    return blocks
+    return tuple(blocks)
 
 
+@lru_cache(maxsize=64)
 def _entries(shapes: KeptShapes) -> int:
     return sum(math.prod(shape) for shape in shapes)
 

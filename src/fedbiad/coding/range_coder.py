@@ -27,7 +27,7 @@ WIDEST = np.uint64(2**STATE_BITS - 1)
 PIECE = 16
 """Equally likely bits are coded so many at a time."""
 _WORD, _PRECISION, _LEAST = np.uint64(WORD_BITS), np.uint64(PRECISION), np.uint64(2**WORD_BITS)
-_WHOLE, _PIECE = np.uint64(WHOLE), np.uint64(PIECE)
+_WHOLE, _PIECE, _ONE = np.uint64(WHOLE), np.uint64(PIECE), np.uint64(1)
 _BUCKETS, _TO_BUCKET = 1024, np.uint64(PRECISION - 10)
 SURE = 16
 """No cell of a row is taken to be filled with a probability above 1 - 1/16."""
@@ -150,11 +150,11 @@ def buckets(starts: Table) -> Symbols:
 
 
 @strict_part
-def symbol_at(starts: Table, firsts: Symbols, part: np.uint64) -> int:
-    """The symbol that has this part."""
-    symbol: int = firsts.view(np.int16)[part >> _TO_BUCKET]
-    while starts[symbol + 1] <= part:
-        symbol += 1
+def symbol_at(starts: Table, firsts: Symbols, part: np.uint64) -> np.uint64:
+    """The symbol that has this part; without a sign, so that an index needs no look at it."""
+    symbol = np.uint64(firsts[part >> _TO_BUCKET])
+    while starts[symbol + _ONE] <= part:
+        symbol += _ONE
     return symbol
 
 
@@ -182,7 +182,7 @@ def decode(coder: Coder, words: Words, symbols: Symbols, starts: Table) -> bool:
             return False
         symbol = symbol_at(starts, firsts, part)
         symbols[i] = symbol
-        above, span, count = take(above, span, count, words, starts[symbol], starts[symbol + 1] - starts[symbol])
+        above, span, count = take(above, span, count, words, starts[symbol], starts[symbol + _ONE] - starts[symbol])
     coder[0], coder[1], coder[2] = above, span, count
     return True
 

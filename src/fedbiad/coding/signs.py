@@ -7,13 +7,11 @@ import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import varint_bits
+from fedbiad.coding.page import CONTEXT, MISSING, STREAM, UNFIT_SIGN, Marks, Page, get_count, put_count, trouble
 from fedbiad.coding.range_coder import WHOLE, Coder, Table, Words, part_at, put, state_of, table, take
-from fedbiad.coding.sink import Sink
-from fedbiad.coding.source import Source
 from fedbiad.compiling import strict
-from fedbiad.errors import WireError
 
-Marks = npt.NDArray[np.uint8]
+Bits = npt.NDArray[np.bool_]
 
 CONTEXTS = 15
 """What the signs before tell about the next one: five kinds of evidence, each for, without or against the row's."""
@@ -25,27 +23,37 @@ SURE = 16
 _WHOLE = np.uint64(WHOLE)
 
 
-def put_signs(sink: Sink, contexts: Marks, agrees: Marks) -> None:
+@strict
+def write_signs(page: Page, contexts: Marks, agrees: Marks) -> None:
     """Write how often each context agrees and not, then the agreements in the order of the entries."""
     counts = _agreements(contexts, agrees)
-    sink.varint(*counts.ravel().tolist())
-    sink.run(_encode, len(contexts), contexts, agrees, counts)
+    for context in range(CONTEXTS):
+        put_count(page, counts[context, 0])
+        put_count(page, counts[context, 1])
+    lower, span, count = state_of(page.coder)
+    tables = _tables(counts)
+    for i in range(len(contexts)):
+        starts, other = tables[contexts[i]], 1 - np.int64(agrees[i])
+        lower, span, count = put(lower, span, count, page.words, starts[other], starts[other + 1] - starts[other])
+    page.coder[0], page.coder[1], page.coder[2] = lower, span, count
 
 
-def get_signs(source: Source, positions: IntArray, columns: int) -> Marks:
-    """Read the signs of the entries of a matrix."""
-    left, counts = len(positions), np.zeros((CONTEXTS, 2), dtype=np.int64)
+@strict
+def read_signs(page: Page, positions: IntArray, width: int, positive: Bits) -> int:
+    """Read the signs of the entries of a matrix; -1: they cannot be."""
+    rest, counts = len(positions), np.zeros((CONTEXTS, 2), dtype=np.int64)
     for context in range(CONTEXTS):
         for other in range(2):
-            counts[context, other] = source.varint("the signs of a context", left)
-            left -= int(counts[context, other])
-    if left:
-        raise WireError(f"{left} signs are missing")
-    positive, found = np.empty(len(positions), dtype=np.uint8), np.zeros((CONTEXTS, 2), dtype=np.int64)
-    source.run(_decode, positions, columns, counts, positive, found)
-    if not np.array_equal(found, counts):
-        raise WireError("signs do not fit their contexts")
-    return positive
+            counts[context, other] = get_count(page, CONTEXT, rest)
+            if counts[context, other] < 0:
+                return -1
+            rest -= counts[context, other]
+    if rest:
+        return trouble(page, MISSING, 0, rest)
+    found = np.zeros((CONTEXTS, 2), dtype=np.int64)
+    if not _hear(page.coder, page.words, positions, width, counts, positive, found):
+        return trouble(page, STREAM)
+    return 0 if np.array_equal(found, counts) else trouble(page, UNFIT_SIGN)
 
 
 @strict
@@ -84,16 +92,6 @@ def _tables(counts: IntArray) -> Table:
     return starts
 
 
-@strict
-def _encode(coder: Coder, words: Words, contexts: Marks, agrees: Marks, counts: IntArray) -> None:
-    lower, span, count = state_of(coder)
-    tables = _tables(counts)
-    for i in range(len(contexts)):
-        starts, other = tables[contexts[i]], 1 - np.int64(agrees[i])
-        lower, span, count = put(lower, span, count, words, starts[other], starts[other + 1] - starts[other])
-    coder[0], coder[1], coder[2] = lower, span, count
-
-
 # ---------------------------------------------------------------------- what they tell
 
 
@@ -113,7 +111,7 @@ def _context(vote: int, row: int, column: int) -> tuple[int, bool]:
 
 
 @strict
-def tell_signs(rows: IntArray, columns: IntArray, positive: Marks, width: int) -> tuple[Marks, Marks]:
+def tell_signs(rows: IntArray, columns: IntArray, positive: Bits, width: int) -> tuple[Marks, Marks]:
     """For every entry of a matrix, in order, its context and whether its sign is the expected one.
 
     After each row its signs are added to the columns' votes, turned around if the row disagrees with them: changes of
@@ -127,7 +125,7 @@ def tell_signs(rows: IntArray, columns: IntArray, positive: Marks, width: int) -
         while last < len(rows) and rows[last] == rows[first]:
             column = votes[columns[last]]
             context, plus = _context(vote, row, column)
-            contexts[last], agrees[last] = context, plus == (positive[last] == 1)
+            contexts[last], agrees[last] = context, plus == positive[last]
             sign = 1 if positive[last] else -1
             vote += sign * np.sign(column)
             row += sign
@@ -138,8 +136,8 @@ def tell_signs(rows: IntArray, columns: IntArray, positive: Marks, width: int) -
 
 
 @strict
-def _decode(
-    coder: Coder, words: Words, positions: IntArray, width: int, counts: IntArray, positive: Marks, found: IntArray
+def _hear(
+    coder: Coder, words: Words, positions: IntArray, width: int, counts: IntArray, positive: Bits, found: IntArray
 ) -> bool:
     """The inverse of `tell_signs`, the agreements read on the way; how often each came is `found`."""
     above, span, count = state_of(coder)
@@ -169,11 +167,11 @@ def _decode(
 
 
 @strict
-def _learn(columns: IntArray, positive: Marks, votes: IntArray) -> None:
+def _learn(columns: IntArray, positive: Bits, votes: IntArray) -> None:
     agreement = 0
     for i in range(len(columns)):
         vote = min(max(votes[columns[i]], -HEAVIEST), HEAVIEST)
         agreement += vote if positive[i] else -vote
     turned = agreement < 0
     for i in range(len(columns)):
-        votes[columns[i]] += 1 if (positive[i] == 1) != turned else -1
+        votes[columns[i]] += 1 if positive[i] != turned else -1

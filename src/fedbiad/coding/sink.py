@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
+from fedbiad.coding.page import AT, MAX_VARINT, Page, new_place
 from fedbiad.coding.range_coder import STATE_BITS, WORD_BITS, Table, Words, encode, end_of, new_encoder
 from fedbiad.errors import WireError
 
 Chunk = bytes | npt.NDArray[Any]
 """Bytes, or an array whose bytes are meant."""
 
-MAX_VARINT = 9
-"""Bytes; 7 bits each: counts below 2^63."""
 AT_ONCE = 1 << 16
 """Symbols coded at once: there is room for a word each before any is written."""
 
@@ -83,10 +82,22 @@ class Sink:
 
     def run(self, encoder: Callable[..., None], most: int, *arguments: Any) -> None:
         """Have a compiled encoder write up to `most` symbols."""
-        room = int(self._coder[2]) + most
-        if room > len(self._words):
-            self._words = np.concatenate([self._words, np.empty(room, dtype=np.uint32)])
+        self._make_room(most)
         encoder(self._coder, self._words, *arguments)
+
+    def write(self, writer: Callable[..., None], most_plain: int, most: int, *arguments: Any) -> None:
+        """Have a compiled writer write up to so many plain bytes and symbols."""
+        self._make_room(most)
+        page = Page(self._coder, self._words, np.empty(most_plain, dtype=np.uint8), new_place())
+        writer(page, *arguments)
+        self.plain.append(page.plain[: page.place[AT]].tobytes())
+
+    def _make_room(self, most: int) -> None:
+        """For a word a symbol; a growing array doubles at least."""
+        written, before = int(self._coder[2]), self._words
+        if written + most > len(before):
+            self._words = np.empty(max(written + most, 2 * len(before)), dtype=np.uint32)
+            self._words[:written] = before[:written]
 
     def coded(self) -> bytes:
         """The range-coded stream: the shortest that, with zeros behind it, decodes to its symbols."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, Page, new_place, reason
 from fedbiad.coding.range_coder import Coder, Symbols, Table, Words, decode, end_of, new_decoder
-from fedbiad.coding.sink import MAX_VARINT
 from fedbiad.errors import WireError
+
+Read = TypeVar("Read")
 
 
 class Source:
@@ -92,7 +94,17 @@ class Source:
     def run(self, decoder: Callable[..., bool], *arguments: Any) -> None:
         """Have a compiled decoder read."""
         if not decoder(self._coder, self._words, *arguments):
-            raise WireError("the coded stream is invalid: there is no such symbol, or positions run past the end")
+            raise WireError(REASONS[STREAM])
+
+    def read(self, reader: Callable[..., Read], *arguments: Any) -> Read:
+        """Have a compiled reader read plain bytes and coded symbols; what cannot be is noted on its page."""
+        page = Page(self._coder, self._words, np.frombuffer(self._data, dtype=np.uint8), new_place())
+        page.place[AT] = self._at
+        found = reader(page, *arguments)
+        if page.place[KIND]:
+            raise WireError(reason(page.place))
+        self._at = int(page.place[AT])
+        return found
 
     def finish(self) -> None:
         """Everything must have been read, and the stream must be the one an encoder would have written."""

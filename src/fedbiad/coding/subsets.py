@@ -32,7 +32,7 @@ LONGEST = 1024
 """Symbols of the table of gaps; the last one stands for a longer gap and is followed by the rest of it."""
 FINE = 6
 """Bits of a mean gap that have a probability each; the bits below are equally likely to 6e-5 bits."""
-_WHOLE = np.uint64(WHOLE)
+_WHOLE, _ONE, _LONGEST = np.uint64(WHOLE), np.uint64(1), np.uint64(LONGEST - 1)
 
 
 def put_subset(sink: Sink, members: IntArray, size: int) -> None:
@@ -54,12 +54,12 @@ Runs = Sequence[tuple[int, int, int, int]]
 def put_subsets(sink: Sink, members: IntArray, runs: Runs) -> None:
     """Write several subsets, one after the other."""
     most = sum(_most_symbols(size, count) for _, count, _, size in runs if count)
-    sink.run(_encode, most, members, np.array(runs, dtype=np.int64).reshape(-1, 4))
+    sink.run(encode_subsets, most, members, np.array(runs, dtype=np.int64).reshape(-1, 4))
 
 
 def get_subsets(source: Source, members: IntArray, runs: Runs) -> None:
     """Read them into an array."""
-    source.run(_decode, members, np.array(runs, dtype=np.int64).reshape(-1, 4))
+    source.run(decode_subsets, members, np.array(runs, dtype=np.int64).reshape(-1, 4))
 
 
 def _most_symbols(size: int, count: int) -> int:
@@ -83,7 +83,8 @@ def _gap_table(size: int, count: int) -> tuple[Table, int]:
 
 
 @strict
-def _encode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> None:
+def encode_subsets(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> None:
+    """Write several subsets, one after the other: rows of `runs` are as in `Runs`."""
     lower, span, count = state_of(coder)
     for n in range(len(runs)):
         first, many, expected, size = runs[n]
@@ -103,8 +104,8 @@ def _encode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> No
 
 
 @strict
-def _decode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> bool:
-    """False: the stream is none, or members run past the end."""
+def decode_subsets(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> bool:
+    """Read them; False: the stream is none, or members run past the end."""
     above, span, count = state_of(coder)
     for n in range(len(runs)):
         first, many, expected, size = runs[n]
@@ -116,7 +117,7 @@ def _decode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> bo
         if many == 0:
             continue
         starts, shift = _gap_table(size, many)
-        firsts, longest = buckets(starts), len(starts) - 2
+        firsts, longest = buckets(starts), np.uint64(len(starts) - 2)
         for i in range(first, first + many):
             symbol = longest
             while symbol == longest:
@@ -125,11 +126,11 @@ def _decode(coder: Coder, words: Words, members: IntArray, runs: IntArray) -> bo
                     return False
                 symbol = symbol_at(starts, firsts, part)
                 start = starts[symbol]
-                above, span, count = take(above, span, count, words, start, starts[symbol + 1] - start)
-                expected += symbol << shift
+                above, span, count = take(above, span, count, words, start, starts[symbol + _ONE] - start)
+                expected += np.int64(symbol) << shift
                 if expected >= end:
                     return False
-                if longest < LONGEST - 1:
+                if longest < _LONGEST:
                     break
             if shift:
                 above, span, count, low = take_low_bits(above, span, count, words, shift)

@@ -5,11 +5,15 @@ Lengths are estimates in floating point: they choose how a block is written, and
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import length, varint_bits
-from fedbiad.coding.signs import Marks, signs_bits, tell_signs
+from fedbiad.coding.magnitudes import Multiple, magnitude_bits
+from fedbiad.coding.page import Marks
+from fedbiad.coding.signs import Bits, signs_bits, tell_signs
 from fedbiad.compiling import strict
 
 BY_ROWS, BY_COLUMNS, BY_SIGNS = 1, 2, 4
@@ -24,15 +28,52 @@ BEHIND = 1.2
 """Bits that cells behind the last entry would take, about; nothing is said of them."""
 
 
+class Outline(NamedTuple):
+    """How the entries of all blocks are told."""
+
+    firsts: IntArray
+    """Where the entries of each block begin [blocks + 1]."""
+    modes: Marks
+    row_levels: IntArray
+    """Of the rows of all blocks, one after the other; 1 where they are not told."""
+    column_levels: IntArray
+    kinds: Marks
+    """How dense the cells of each entry are: the length in bits of cells an entry."""
+    contexts: Marks
+    agrees: Marks
+
+
+@strict
+def outline(positions: IntArray, multiples: Multiple, blocks: IntArray) -> tuple[float, Outline]:
+    """How to write the entries of `blocks` [blocks, (rows, columns)], and about how many bits they take."""
+    rows, columns = blocks[:, 0].sum(), blocks[:, 1].sum()
+    told = Outline(
+        np.empty(len(blocks) + 1, dtype=np.int64), np.zeros(len(blocks), dtype=np.uint8),
+        np.empty(rows, dtype=np.int64), np.empty(columns, dtype=np.int64), np.empty(len(positions), dtype=np.uint8),
+        np.empty(len(positions), dtype=np.uint8), np.empty(len(positions), dtype=np.uint8),
+    )  # fmt: skip
+    positive, bits, start, first, row, column = multiples > 0, 0.0, 0, 0, 0, 0
+    told.firsts[0] = 0
+    for n in range(len(blocks)):
+        rows, columns = blocks[n]
+        last = first + np.searchsorted(positions[first:], start + rows * columns)
+        own = survey(positions[first:last] - start, positive[first:last], rows, columns)
+        told.row_levels[row : row + rows], told.column_levels[column : column + columns] = own[2], own[3]
+        told.kinds[first:last], told.contexts[first:last], told.agrees[first:last] = own[4], own[5], own[6]
+        bits += varint_bits(last - first)
+        if last > first:
+            told.modes[n] = own[0]
+            bits += 8 + own[1]
+        told.firsts[n + 1] = last
+        start, first, row, column = start + rows * columns, last, row + rows, column + columns
+    return bits + magnitude_bits(multiples, told.kinds), told
+
+
 @strict
 def survey(
-    positions: IntArray, positive: Marks, rows: int, columns: int
+    positions: IntArray, positive: Bits, rows: int, columns: int
 ) -> tuple[int, float, IntArray, IntArray, Marks, Marks, Marks]:
-    """How to write the entries of a block, and about how many bits they take but for their magnitudes.
-
-    Also the levels of rows and columns (1 where they are not told), for each entry the density of its cells as the
-    length in bits of cells an entry, and the contexts and agreements of the signs.
-    """
+    """The same of one block, but for the magnitudes: how, bits, and the rest as in `Outline`."""
     count = len(positions)
     row, column = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     by_row, by_column = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)

@@ -1,0 +1,257 @@
+"""The entries of all blocks, written and read in one go, compiled: a message has few, and a library call costs as much.
+
+Reading checks every count before memory is taken for it; what cannot be is noted on the page.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedbiad.arrays import IntArray
+from fedbiad.coding.grids import cell_numbers, cell_places, class_sizes, levels_fit
+from fedbiad.coding.lengths import length
+from fedbiad.coding.magnitudes import Multiple, read_magnitudes, write_magnitudes
+from fedbiad.coding.page import (
+    AT,
+    CELLS,
+    CLASS,
+    ENTRIES,
+    LEVEL,
+    LEVELS,
+    MODE,
+    MODES,
+    OFTEN,
+    SIGNS,
+    SPARE,
+    STREAM,
+    TRUNCATED,
+    UNFIT_LEVEL,
+    Marks,
+    Page,
+    get_byte,
+    get_count,
+    get_histogram,
+    left,
+    put_byte,
+    put_count,
+    put_histogram,
+    trouble,
+)
+from fedbiad.coding.range_coder import decode, encode, table
+from fedbiad.coding.signs import Bits, read_signs, write_signs
+from fedbiad.coding.subsets import decode_subsets, encode_subsets
+from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, Outline
+from fedbiad.compiling import strict
+
+LONGEST_COUNT = 40
+"""Bits of a count, at most."""
+
+
+@strict
+def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: IntArray, told: Outline) -> None:
+    """Write how many entries each block has and how they are told, where they are, signs and magnitudes."""
+    firsts = told.firsts
+    for n in range(len(blocks)):
+        put_count(page, firsts[n + 1] - firsts[n])
+        if firsts[n + 1] > firsts[n]:
+            put_byte(page, told.modes[n])
+    encode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, told.modes))
+    start, row, column = 0, 0, 0
+    for n in range(len(blocks)):
+        rows, columns = blocks[n]
+        if told.modes[n] & BY_ROWS:
+            own, by_columns = positions[firsts[n] : firsts[n + 1]] - start, told.modes[n] & BY_COLUMNS != 0
+            levels = told.row_levels[row : row + rows], told.column_levels[column : column + columns]
+            _write_classes(page, own, levels[0], levels[1], by_columns)
+        start, row, column = start + rows * columns, row + rows, column + columns
+    alone = np.ones(len(positions), dtype=np.bool_)
+    for n in range(len(blocks)):
+        if told.modes[n] & BY_SIGNS:
+            write_signs(page, told.contexts[firsts[n] : firsts[n + 1]], told.agrees[firsts[n] : firsts[n + 1]])
+            alone[firsts[n] : firsts[n + 1]] = False
+    positive = multiples > 0
+    _write_bits(page, positive if alone.all() else positive[alone])
+    write_magnitudes(page, multiples, told.kinds)
+
+
+@strict
+def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Multiple]:
+    """Read positions and multiples of at most `room` entries."""
+    modes, firsts = np.zeros(len(blocks), dtype=np.uint8), np.zeros(len(blocks) + 1, dtype=np.int64)
+    nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+    for n in range(len(blocks)):
+        count = get_count(page, ENTRIES, min(blocks[n, 0] * blocks[n, 1], room - firsts[n]))
+        mode = get_byte(page, MODES) if count > 0 else 0
+        if count < 0 or mode < 0 or not _is_mode(page, mode, blocks[n]):
+            return nothing
+        modes[n], firsts[n + 1] = mode, firsts[n] + count
+    positions, kinds = np.empty(firsts[-1], dtype=np.int64), np.empty(firsts[-1], dtype=np.uint8)
+    if not decode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, modes)):
+        trouble(page, STREAM)
+        return nothing
+    start = 0
+    for n in range(len(blocks)):
+        first, last, size = firsts[n], firsts[n + 1], blocks[n, 0] * blocks[n, 1]
+        if modes[n] & BY_ROWS:
+            if _read_classes(page, positions[first:last], kinds[first:last], blocks[n], modes[n] & BY_COLUMNS != 0) < 0:
+                return nothing
+            positions[first:last] += start
+        elif last > first:
+            kinds[first:last] = length(size // (last - first))
+        start += size
+    positive, alone = np.empty(len(positions), dtype=np.bool_), np.ones(len(positions), dtype=np.bool_)
+    start = 0
+    for n in range(len(blocks)):
+        first, last = firsts[n], firsts[n + 1]
+        if modes[n] & BY_SIGNS:
+            alone[first:last] = False
+            if read_signs(page, positions[first:last] - start, blocks[n, 1], positive[first:last]) < 0:
+                return nothing
+        start += blocks[n, 0] * blocks[n, 1]
+    others = positive if alone.all() else positive[alone]
+    multiples = np.empty(len(positions), dtype=np.int32)
+    if _read_bits(page, others) < 0 or read_magnitudes(page, kinds, multiples) < 0:
+        return nothing
+    positive[alone] = others
+    for i in range(len(multiples)):
+        multiples[i] = multiples[i] if positive[i] else -multiples[i]
+    return positions, multiples
+
+
+@strict
+def _is_mode(page: Page, mode: int, block: IntArray) -> bool:
+    """Levels of columns are not told without those of rows, and neither in a vector; there are no other bits."""
+    of_cells, vector = mode & ~BY_SIGNS, min(block[0], block[1]) == 1
+    if of_cells in (0, BY_ROWS, BY_ROWS | BY_COLUMNS) and not (of_cells and vector):
+        return True
+    trouble(page, MODE, 0, mode)
+    return False
+
+
+@strict
+def _runs(blocks: IntArray, firsts: IntArray, modes: Marks) -> IntArray:
+    """The entries of blocks without levels as subsets of their cells (`subsets.Runs`)."""
+    runs, start = np.zeros((len(blocks), 4), dtype=np.int64), 0
+    for n in range(len(blocks)):
+        size = blocks[n, 0] * blocks[n, 1]
+        if not modes[n] & BY_ROWS:
+            runs[n, 0], runs[n, 1], runs[n, 2], runs[n, 3] = firsts[n], firsts[n + 1] - firsts[n], start, size
+        start += size
+    return runs
+
+
+# ---------------------------------------------------------------------- cells by the levels of their rows and columns
+
+
+@strict
+def _write_classes(
+    page: Page, positions: IntArray, row_levels: IntArray, column_levels: IntArray, by_columns: bool
+) -> None:
+    """Levels; how many entries each class of cells has, but for the last; where they are."""
+    _write_levels(page, row_levels)
+    if by_columns:
+        _write_levels(page, column_levels)
+    sizes = class_sizes(row_levels, column_levels)
+    hits, numbers = cell_numbers(positions, len(column_levels), row_levels, column_levels, len(sizes))
+    put_histogram(page, hits)
+    encode_subsets(page.coder, page.words, numbers, _class_runs(hits, sizes))
+
+
+@strict
+def _read_classes(page: Page, positions: IntArray, kinds: Marks, block: IntArray, by_columns: bool) -> int:
+    """Read ascending positions within a block, and how dense the cells of each are; -1: they cannot be."""
+    row_levels, column_levels = np.ones(block[0], dtype=np.int64), np.ones(block[1], dtype=np.int64)
+    if _read_levels(page, row_levels) < 0 or (by_columns and _read_levels(page, column_levels) < 0):
+        return -1
+    sizes = class_sizes(row_levels, column_levels)
+    hits, rest = np.empty(len(sizes), dtype=np.int64), len(positions)
+    for i in range(len(sizes) - 1):
+        hits[i] = get_count(page, CLASS, min(sizes[i], rest))
+        if hits[i] < 0:
+            return -1
+        rest -= hits[i]
+    if rest > sizes[-1]:
+        return trouble(page, CELLS, 0, rest, 0, sizes[-1])
+    hits[-1] = rest
+    if not decode_subsets(page.coder, page.words, positions, _class_runs(hits, sizes)):
+        return trouble(page, STREAM)
+    places, classes = cell_places(positions, hits, row_levels, column_levels)
+    positions[:] = places
+    if not levels_fit(positions, row_levels, column_levels, by_columns):
+        return trouble(page, UNFIT_LEVEL)
+    for i in range(len(kinds)):
+        kinds[i] = length(sizes[classes[i]] // hits[classes[i]])
+    return 0
+
+
+@strict
+def _class_runs(hits: IntArray, sizes: IntArray) -> IntArray:
+    runs, first = np.zeros((len(hits), 4), dtype=np.int64), 0
+    for i in range(len(hits)):
+        runs[i, 0], runs[i, 1], runs[i, 3] = first, hits[i], sizes[i]
+        first += hits[i]
+    return runs
+
+
+@strict
+def _write_levels(page: Page, levels: IntArray) -> None:
+    counts = np.zeros(levels.max() + 1, dtype=np.int64)
+    for level in levels:
+        counts[level] += 1
+    put_count(page, len(counts) - 1)
+    put_histogram(page, counts)
+    if len(counts) > 1:
+        encode(page.coder, page.words, levels.astype(np.uint16), table(counts.astype(np.float64)))
+
+
+@strict
+def _read_levels(page: Page, levels: IntArray) -> int:
+    greatest = get_count(page, LEVEL, LONGEST_COUNT, 1)
+    if greatest < 0:
+        return -1
+    counts, found = np.zeros(greatest + 1, dtype=np.int64), np.zeros(greatest + 1, dtype=np.int64)
+    if get_histogram(page, LEVELS, len(levels), counts) < 0:
+        return -1
+    symbols = np.empty(len(levels), dtype=np.uint16)
+    if not decode(page.coder, page.words, symbols, table(counts.astype(np.float64))):
+        return trouble(page, STREAM)
+    for i in range(len(levels)):
+        levels[i] = symbols[i]
+        found[symbols[i]] += 1
+    return 0 if np.array_equal(found, counts) else trouble(page, OFTEN, LEVELS)
+
+
+# ---------------------------------------------------------------------- signs that stand alone
+
+
+@strict
+def _write_bits(page: Page, positive: Bits) -> None:
+    """A packed bit each, 1: plus."""
+    whole = len(positive) // 8
+    for n in range(whole):
+        byte = 0
+        for bit in range(8):
+            byte |= (1 if positive[8 * n + bit] else 0) << bit
+        put_byte(page, byte)
+    if 8 * whole < len(positive):
+        byte = 0
+        for i in range(8 * whole, len(positive)):
+            byte |= (1 if positive[i] else 0) << (i - 8 * whole)
+        put_byte(page, byte)
+
+
+@strict
+def _read_bits(page: Page, positive: Bits) -> int:
+    """Read as many bits as there is room for; -1: they cannot be."""
+    size = (len(positive) + 7) // 8
+    if size > left(page):
+        return trouble(page, TRUNCATED, SIGNS, size, 0, left(page))
+    packed = page.plain[page.place[AT] : page.place[AT] + size]
+    for n in range(len(positive) // 8):
+        for bit in range(8):
+            positive[8 * n + bit] = packed[n] >> bit & 1 == 1
+    over = len(positive) % 8
+    for bit in range(over):
+        positive[len(positive) - over + bit] = packed[size - 1] >> bit & 1 == 1
+    page.place[AT] += size
+    return trouble(page, SPARE) if over and packed[size - 1] >> over else 0
