@@ -151,8 +151,9 @@ def _histograms(multiples: Multiple, kinds: Marks) -> IntArray:
 
 @strict_part
 def _symbol(magnitude: int) -> int:
-    above = magnitude - 1
-    return above if above < ALONE else ALONE + length(above) - 1 - FIRST_BITS
+    """Of a magnitude that no message holds some other one, within bounds: it is refused later."""
+    above = max(magnitude - 1, 0)
+    return above if above < ALONE else min(ALONE + length(above) - 1 - FIRST_BITS, ALPHABET - 1)
 
 
 @strict_part

@@ -7,10 +7,12 @@ What does not pay is left out, block by block (`survey`).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.magnitudes import ALPHABET, KINDS, Multiple
+from fedbiad.coding.magnitudes import ALPHABET, KINDS
 from fedbiad.coding.multiples_streams import LONGEST_COUNT, read_entries, write_entries
 from fedbiad.coding.page import MAX_VARINT
 from fedbiad.coding.positions import Blocks
@@ -19,7 +21,6 @@ from fedbiad.coding.signs import CONTEXTS
 from fedbiad.coding.sink import Sink
 from fedbiad.coding.source import Source
 from fedbiad.coding.survey import Outline, outline
-from fedbiad.compiling import strict
 from fedbiad.errors import WireError
 from fedbiad.payloads import LARGEST, MOST_MULTIPLE, Multiples
 
@@ -34,59 +35,57 @@ CODED = 6
 
 def multiples_bits(part: Multiples, blocks: Blocks) -> float:
     """About how many bits `put_multiples` takes; no range coder is asked."""
-    return STEP_BITS + _outlined(part, np.array(blocks, dtype=np.int64))[0]
+    return STEP_BITS + _outlined(part, tuple(blocks))[0]
 
 
 def put_multiples(sink: Sink, part: Multiples, blocks: Blocks) -> None:
     """Write the step, how many entries each block has and how they are told, where they are, signs and magnitudes."""
-    _check(part)
+    entries, key = len(part.positions), tuple(blocks)
+    if len(part.multiples) != entries:
+        raise WireError(f"{len(part.multiples)} multiples for {entries} positions")
     sink.float32(part.step)
-    shapes, entries = np.array(blocks, dtype=np.int64), len(part.positions)
-    _, told = _outlined(part, shapes)
-    most_plain = MAX_VARINT * (COUNTS * len(blocks) + KINDS * ALPHABET) + entries // 8 + 1
-    each = CODED + part.size.bit_length() // PIECE
-    most_coded = each * entries + int(shapes.sum()) + 4 * LONGEST_COUNT * len(blocks)
-    sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, shapes, told)
+    _, told = _outlined(part, key)
+    most_plain = MAX_VARINT * (COUNTS * len(key) + KINDS * ALPHABET) + entries // 8 + 1
+    most_coded = (CODED + part.size.bit_length() // PIECE) * entries + _most_levels(key)
+    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, _shapes(key), told)
+    _check(part, *sizes)
 
 
 def get_multiples(source: Source, size: int, blocks: Blocks) -> Multiples:
     """Read the multiples of `size` entries."""
     step = source.float32("a step")
     room = MOST_A_BYTE * source.total
-    positions, multiples = source.read(read_entries, np.array(blocks, dtype=np.int64), room)
+    positions, multiples, *sizes = source.read(read_entries, _shapes(tuple(blocks)), room)
     part = Multiples(size, step, positions, multiples)
-    _check(part)
+    _check(part, *sizes)
     return part
 
 
-def _outlined(part: Multiples, blocks: IntArray) -> tuple[float, Outline]:
+def _outlined(part: Multiples, blocks: tuple[tuple[int, int], ...]) -> tuple[float, Outline]:
     """Found once, by whoever asks first for the size or for the code."""
-    key = blocks.tobytes()
-    if key not in part.outlines:
-        part.outlines[key] = outline(part.positions, part.multiples, blocks)
-    found: tuple[float, Outline] = part.outlines[key]
+    if blocks not in part.outlines:
+        part.outlines[blocks] = outline(part.positions, part.multiples, _shapes(blocks))
+    found: tuple[float, Outline] = part.outlines[blocks]
     return found
 
 
-def _check(part: Multiples) -> None:
-    """Every multiple is a finite value other than 0."""
+@lru_cache(maxsize=64)
+def _shapes(blocks: tuple[tuple[int, int], ...]) -> IntArray:
+    return np.array(blocks, dtype=np.int64).reshape(-1, 2)
+
+
+@lru_cache(maxsize=64)
+def _most_levels(blocks: tuple[tuple[int, int], ...]) -> int:
+    """Symbols told of levels, at most, and what stands for long gaps in their classes."""
+    return sum(rows + columns + 4 * LONGEST_COUNT for rows, columns in blocks)
+
+
+def _check(part: Multiples, least: int, most: int) -> None:
+    """Every multiple is a finite value other than 0; they have `least` to `most` steps."""
     count = len(part.multiples)
-    if len(part.positions) != count:
-        raise WireError(f"{count} multiples for {len(part.positions)} positions")
     if not 0 <= float(part.step) <= LARGEST or (count and part.step == 0):
         raise WireError(f"a step of {part.step} for {count} entries: NaN, infinite, negative or nothing")
-    least, most = _sizes(part.multiples)
     if count and least == 0:
         raise WireError("a multiple of 0 steps is not sent")
     if most > MOST_MULTIPLE or float(part.step) * most > LARGEST:
         raise WireError(f"infinite values: {most} steps of {part.step}, a message holds {MOST_MULTIPLE}")
-
-
-@strict
-def _sizes(multiples: Multiple) -> tuple[int, int]:
-    """The least and the largest size."""
-    sizes = np.abs(multiples.astype(np.int64))
-    least, most = MOST_MULTIPLE, 0
-    for size in sizes:
-        least, most = min(least, size), max(most, size)
-    return least, most

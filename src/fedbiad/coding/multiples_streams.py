@@ -42,14 +42,19 @@ from fedbiad.coding.signs import Bits, read_signs, write_signs
 from fedbiad.coding.subsets import decode_subsets, encode_subsets
 from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, Outline
 from fedbiad.compiling import strict
+from fedbiad.payloads import MOST_MULTIPLE
 
+Sizes = tuple[int, int]
 LONGEST_COUNT = 40
 """Bits of a count, at most."""
 
 
 @strict
-def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: IntArray, told: Outline) -> None:
+def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: IntArray, told: Outline) -> Sizes:
     """Write how many entries each block has and how they are told, where they are, signs and magnitudes."""
+    sizes = _sizes(multiples)
+    if sizes[0] == 0 or sizes[1] > MOST_MULTIPLE:
+        return sizes  # which no message holds
     firsts = told.firsts
     for n in range(len(blocks)):
         put_count(page, firsts[n + 1] - firsts[n])
@@ -72,13 +77,14 @@ def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: 
     positive = multiples > 0
     _write_bits(page, positive if alone.all() else positive[alone])
     write_magnitudes(page, multiples, told.kinds)
+    return sizes
 
 
 @strict
-def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Multiple]:
-    """Read positions and multiples of at most `room` entries."""
+def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Multiple, int, int]:
+    """Read positions and multiples of at most `room` entries, and how many steps these have, at least and at most."""
     modes, firsts = np.zeros(len(blocks), dtype=np.uint8), np.zeros(len(blocks) + 1, dtype=np.int64)
-    nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
+    nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), 0, 0
     for n in range(len(blocks)):
         count = get_count(page, ENTRIES, min(blocks[n, 0] * blocks[n, 1], room - firsts[n]))
         mode = get_byte(page, MODES) if count > 0 else 0
@@ -113,9 +119,19 @@ def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Mul
     if _read_bits(page, others) < 0 or read_magnitudes(page, kinds, multiples) < 0:
         return nothing
     positive[alone] = others
+    least, most = _sizes(multiples)
     for i in range(len(multiples)):
         multiples[i] = multiples[i] if positive[i] else -multiples[i]
-    return positions, multiples
+    return positions, multiples, least, most
+
+
+@strict
+def _sizes(multiples: Multiple) -> Sizes:
+    """The least and the largest size; 1 and 0 if there are none."""
+    sizes, least, most = np.abs(multiples.astype(np.int64)), MOST_MULTIPLE + 1 if len(multiples) else 1, 0
+    for size in sizes:
+        least, most = min(least, size), max(most, size)
+    return least, most
 
 
 @strict

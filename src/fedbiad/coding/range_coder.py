@@ -33,14 +33,23 @@ SURE = 16
 """No cell of a row is taken to be filled with a probability above 1 - 1/16."""
 
 
-def new_encoder() -> Coder:
-    """Nothing written."""
-    return np.array([0, WIDEST, 0], dtype=np.uint64)
+_FRESH = np.array([0, WIDEST, 0], dtype=np.uint64)
 
 
-def new_decoder(words: Words) -> Coder:
-    """Nothing read but the first state; there are at least two words."""
-    return np.array([int(words[0]) << WORD_BITS | int(words[1]), WIDEST, 2], dtype=np.uint64)
+def new_coder() -> Coder:
+    """Nothing written; as a decoder's: of a stream of zeros."""
+    return _FRESH.copy()
+
+
+@strict
+def opened(stream: npt.NDArray[np.uint8]) -> tuple[Coder, Words]:
+    """A decoder that has read nothing but its first state; the words of a stream, highest byte first, then zeros."""
+    words = np.zeros(max((len(stream) + 3) // 4, 2), dtype=np.uint32)
+    for i in range(len(stream)):
+        words[i >> 2] |= np.uint32(stream[i]) << np.uint32(24 - 8 * (i & 3))
+    coder = np.empty(3, dtype=np.uint64)
+    coder[0], coder[1], coder[2] = np.uint64(words[0]) << _WORD | np.uint64(words[1]), WIDEST, 2
+    return coder, words
 
 
 @strict_part

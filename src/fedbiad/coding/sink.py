@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.page import AT, MAX_VARINT, Page, new_place
-from fedbiad.coding.range_coder import STATE_BITS, WORD_BITS, Table, Words, encode, end_of, new_encoder
+from fedbiad.coding.range_coder import STATE_BITS, WORD_BITS, Table, Words, encode, end_of, new_coder
 from fedbiad.errors import WireError
 
+Told = TypeVar("Told")
 Chunk = bytes | npt.NDArray[Any]
 """Bytes, or an array whose bytes are meant."""
 
@@ -36,7 +37,7 @@ class Sink:
 
     def __init__(self) -> None:
         self.plain: list[Chunk] = []
-        self._coder = new_encoder()
+        self._coder = new_coder()
         self._words: Words = np.empty(64, dtype=np.uint32)
 
     def branch(self) -> Sink:
@@ -85,12 +86,13 @@ class Sink:
         self._make_room(most)
         encoder(self._coder, self._words, *arguments)
 
-    def write(self, writer: Callable[..., None], most_plain: int, most: int, *arguments: Any) -> None:
-        """Have a compiled writer write up to so many plain bytes and symbols."""
+    def write(self, writer: Callable[..., Told], most_plain: int, most: int, *arguments: Any) -> Told:
+        """Have a compiled writer write up to so many plain bytes and symbols; what it tells."""
         self._make_room(most)
         page = Page(self._coder, self._words, np.empty(most_plain, dtype=np.uint8), new_place())
-        writer(page, *arguments)
+        told = writer(page, *arguments)
         self.plain.append(page.plain[: page.place[AT]].tobytes())
+        return told
 
     def _make_room(self, most: int) -> None:
         """For a word a symbol; a growing array doubles at least."""

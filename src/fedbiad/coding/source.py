@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, Page, new_place, reason
-from fedbiad.coding.range_coder import Coder, Symbols, Table, Words, decode, end_of, new_decoder
+from fedbiad.coding.range_coder import Symbols, Table, Words, decode, end_of, new_coder, opened
 from fedbiad.errors import WireError
 
 Read = TypeVar("Read")
+NO_WORDS: Words = np.zeros(0, dtype=np.uint32)
 
 
 class Source:
@@ -23,8 +24,7 @@ class Source:
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
         self._coded = memoryview(b"")
-        self._words: Words = np.zeros(2, dtype=np.uint32)
-        self._coder: Coder = new_decoder(self._words)
+        self._coder, self._words = new_coder(), NO_WORDS
 
     @property
     def left(self) -> int:
@@ -42,9 +42,7 @@ class Source:
             raise WireError(f"truncated: {coded} bytes of coded stream declared, {self.left} are left")
         cut = len(self._data) - coded
         self._coded, self._data = self._data[cut:], self._data[:cut]
-        filled = bytes(self._coded).ljust(-(-max(coded, 8) // 4) * 4, b"\0")
-        self._words = np.frombuffer(filled, dtype=">u4").astype(np.uint32)
-        self._coder = new_decoder(self._words)
+        self._coder, self._words = opened(np.frombuffer(self._coded, dtype=np.uint8))
 
     def take(self, size: int, what: str) -> memoryview:
         """The next plain bytes; refused before anything is allocated if there are fewer."""
