@@ -52,6 +52,16 @@ class Places(NamedTuple):
     taken: IntArray  # so many places [clients]
 
 
+class Waiting(NamedTuple):
+    """The units of one client that are not held, each one's numbers side by side, so that swapping it touches few."""
+
+    p: FloatArray  # [slots, samples]
+    a: FloatArray  # alike
+    w: FloatArray  # [slots, classes]
+    rows: RowList  # which unit waits in each slot
+    place: RowList  # of every unit the slot where it waits or the place where it is held
+
+
 class Course(NamedTuple):
     """What happens on the way, written down."""
 
@@ -73,22 +83,20 @@ def train(
     that are not held wait in `units`.
     """
     clients, classes, places = held.units.w.shape
-    p, a = held.units.p, held.units.a
+    p = held.units.p
     h, nothing = np.empty((batch, places), p.dtype), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
     lanes = np.empty((2, e.shape[1]), p.dtype)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
-    luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
-    room = np.empty((3, len(luck)), np.uint32)
+    waiting = _room_to_wait(units, ends if swaps.interval else ends[:0])
+    luck, room = np.empty(units.p.shape[1], np.float64), np.empty((4, units.p.shape[1]), np.uint32)
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
-        size, count, since, met = last - first, held.taken[k], 0, 0
-        own_p, own_a, own_w = p[first:last], a[first:last], held.units.w[k]
+        size, count, met, swapped = last - first, held.taken[k], 0, False
+        own, all_own = _of(held.units, first, last, k), _of(units, first, last, k)
         gram = carray(pointer(grams[k], p), (size, size))
         losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
-        for j in range(count):
-            place[held.rows[k, j]] = j
         if not begins:
             met = size
             for i in range(size):
@@ -98,22 +106,31 @@ def train(
             for r in range(batch):
                 starts[r] = size * chosen[r]
             # pre-activations under U, and what A has moved since: it is 0 but for samples met
-            _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
-            _logits(own_w, h, e, count)
+            _add_product(gram, starts, 1, met, own.a, seen, own.p, None, h, chosen, count)
+            _logits(own.w, h, e, count)
             losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)
             _shift(own_b, e, own_scale)
-            _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
-            _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
+            _add_product(e, samples, e.shape[1], classes, own.w, None, nothing, h, own.a, chosen, count)
+            _add_product(e, rows, 1, batch, h, None, None, None, own.w, None, count)
             if met < size:
                 met = _meet(chosen, seen, met)
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
-                _count_held(course.held[k], held.rows[k], count, v + 1 - since)
-                since = v + 1
+                if not swapped:
+                    swapped = True
+                    _let_wait(course.pattern[k], held.rows[k, :count], all_own, waiting)
                 draw_uniforms(key_of_step(swaps.keys[k], v), luck[: 2 * swaps.size[k]])
                 swap_rows(course.pattern[k], luck, swaps.size[k], room)
-                _put_swapped(k, first, last, held, units, room, swaps.size[k], place)
-        _count_held(course.held[k], held.rows[k], count, len(losses) - since)
+                _swap(room, swaps.size[k], held.rows[k], own, waiting, course.held[k], v + 1)
+        for j in range(count):
+            course.held[k, held.rows[k, j]] += len(losses)
+        if swapped:
+            _put_back(waiting, all_own, len(course.pattern[k]) - count)
+
+
+@strict_part
+def _of(units: Units, first: int, last: int, k: int) -> Units:
+    return Units(units.p[first:last], units.a[first:last], units.w[k])
 
 
 @strict
@@ -127,7 +144,7 @@ def exchange(pattern: Pattern, ends: IntArray, held: Places, units: Units) -> No
 
 @strict_part
 def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, units: Units, room: RowList) -> None:
-    """The same for client k with its samples `first` up to `last`; as many units come as go."""
+    """The same for client k with its samples `first` up to `last`; as many units come as go, both in order."""
     places, leaving, coming = room
     rows, count = held.rows[k], 0
     for j in range(held.taken[k]):
@@ -144,37 +161,6 @@ def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, uni
         if missing[j]:
             coming[found] = j
             found += 1
-    _put(k, first, last, held, units, places, leaving, coming, count)
-
-
-@strict_part
-def _put_swapped(
-    k: int, first: int, last: int, held: Places, units: Units, room: RowList, count: int, place: RowList
-) -> None:
-    """The same with the rows that `swap_rows` has put first in its lists; `place` is where each held unit stands."""
-    coming, leaving, places = room
-    for n in range(count):  # in the order in which `_exchange` finds them
-        unit, at = leaving[n], n
-        while at > 0 and places[at - 1] > place[unit]:
-            places[at], leaving[at] = places[at - 1], leaving[at - 1]
-            at -= 1
-        places[at], leaving[at] = place[unit], unit
-        unit, at = coming[n], n
-        while at > 0 and coming[at - 1] > unit:
-            coming[at] = coming[at - 1]
-            at -= 1
-        coming[at] = unit
-    _put(k, first, last, held, units, places, leaving, coming, count)
-    for n in range(count):
-        place[coming[n]] = places[n]
-
-
-@strict_part
-def _put(
-    k: int, first: int, last: int, held: Places, units: Units, places: RowList, leaving: RowList, coming: RowList,
-    count: int,
-) -> None:  # fmt: skip
-    """Units that come into the places of those that leave."""
     for i in range(first, last):  # sample by sample: the units of one stand side by side
         _move(units.a[i], held.units.a[i], places, leaving, coming, count)
         for n in range(count):
@@ -196,6 +182,87 @@ def _move(
 
 
 @strict_part
+def _room_to_wait(units: Units, ends: IntArray) -> Waiting:
+    """For the units of one client after another, the largest too; none if there are no clients."""
+    longest = 0
+    for k in range(len(ends)):
+        longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
+    count, dtype = units.p.shape[1] if longest else 0, units.p.dtype
+    return Waiting(
+        np.empty((count, longest), dtype), np.empty((count, longest), dtype),
+        np.empty((count, units.w.shape[1]), dtype), np.empty(count, np.uint32), np.empty(count, np.uint32),
+    )  # fmt: skip
+
+
+@strict_part
+def _let_wait(pattern: Pattern, held: IntArray, units: Units, waiting: Waiting) -> None:
+    """The units that are not held, before any has been: A is 0."""
+    found = 0
+    for j in range(len(pattern)):
+        if not pattern[j]:
+            waiting.rows[found], waiting.place[j] = j, found
+            found += 1
+    for j in range(len(held)):
+        waiting.place[held[j]] = j
+    for i in range(len(units.p)):
+        for n in range(found):
+            waiting.p[n, i] = units.p[i, waiting.rows[n]]
+    for n in range(found):
+        waiting.a[n] = 0
+        for c in range(len(units.w)):
+            waiting.w[n, c] = units.w[c, waiting.rows[n]]
+
+
+@strict_part
+def _swap(
+    drawn: RowList, count: int, rows: IntArray, held: Units, waiting: Waiting, iterations: IntArray, now: int
+) -> None:
+    """Exchange units that `swap_rows` has put first in its lists, paired as `_exchange` does; held before `now`."""
+    coming, leaving, places, ordered = drawn
+    for n in range(count):
+        places[n] = waiting.place[leaving[n]]
+    _order(places, ordered, count)
+    _order(coming, leaving, count)
+    for n in range(count):
+        at, unit = ordered[n], leaving[n]
+        slot, gone = waiting.place[unit], rows[at]
+        _exchange_column(held.p, at, waiting.p[slot])
+        _exchange_column(held.a, at, waiting.a[slot])
+        _exchange_column(held.w, at, waiting.w[slot])
+        rows[at], waiting.rows[slot] = unit, gone
+        waiting.place[unit], waiting.place[gone] = at, slot
+        iterations[gone] += now
+        iterations[unit] -= now
+
+
+@strict_part
+def _order(values: RowList, into: RowList, count: int) -> None:
+    """The first `count` values, all different, in order: each where as many are smaller, without a branch."""
+    for n in range(count):
+        smaller = np.uint32(0)
+        for m in range(count):
+            smaller += np.uint32(values[m] < values[n])
+        into[smaller] = values[n]
+
+
+@strict_part
+def _exchange_column(matrix: FloatArray, column: int, other: FloatArray) -> None:
+    for i in range(len(matrix)):
+        matrix[i, column], other[i] = other[i], matrix[i, column]
+
+
+@strict_part
+def _put_back(waiting: Waiting, units: Units, count: int) -> None:
+    """What units that wait have learned, into the arrays of all units."""
+    for i in range(len(units.a)):
+        for n in range(count):
+            units.a[i, waiting.rows[n]] = waiting.a[n, i]
+    for c in range(len(units.w)):
+        for n in range(count):
+            units.w[c, waiting.rows[n]] = waiting.w[n, c]
+
+
+@strict_part
 def _rose(losses: FloatArray, v: int, interval: int) -> bool:
     """Whether iteration v is one of the checks and Eq. (loss_diff) is positive there; `loss_trend`, compiled."""
     if interval == 0 or v <= interval or v % interval:
@@ -205,12 +272,6 @@ def _rose(losses: FloatArray, v: int, interval: int) -> bool:
         recent += losses[v + 1 - interval + i]
         before += losses[v + 1 - 2 * interval + i]
     return recent / interval - before / interval > 0
-
-
-@strict_part
-def _count_held(held: IntArray, rows: IntArray, count: int, iterations: int) -> None:
-    for j in range(count):
-        held[rows[j]] += iterations
 
 
 @part
