@@ -52,18 +52,8 @@ class Places(NamedTuple):
     taken: IntArray  # so many places [clients]
 
 
-class Waiting(NamedTuple):
-    """The units of one client that are not held, each one's numbers side by side, so that swapping it touches few."""
-
-    p: FloatArray  # [slots, samples]
-    a: FloatArray  # alike
-    w: FloatArray  # [slots, classes]
-    rows: RowList  # which unit waits in each slot
-    place: RowList  # of every unit the slot where it waits or the place where it is held
-
-
 class Course(NamedTuple):
-    """What happens on the way, written down."""
+    """What happens on the way, written down_"""
 
     losses: FloatArray  # [clients, iterations]
     pattern: Pattern  # held by now [clients, units]
@@ -79,58 +69,63 @@ def train(
     """Advance every client by the iterations of `course`, in place; if it `begins` with them, A is 0.
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
-    output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
+    output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own_ Units
     that are not held wait in `units`.
     """
     clients, classes, places = held.units.w.shape
-    p = held.units.p
+    p, a = held.units.p, held.units.a
     h, nothing = np.empty((batch, places), p.dtype), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
     lanes = np.empty((2, e.shape[1]), p.dtype)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
-    waiting = _room_to_wait(units, ends if swaps.interval else ends[:0])
-    luck, room = np.empty(units.p.shape[1], np.float64), np.empty((4, units.p.shape[1]), np.uint32)
+    chosen, room = np.empty(batch, np.int64), np.empty((4, units.p.shape[1]), np.uint32)
+    luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
+    waiting_p, waiting_a, waiting_w, waits = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size, count, met, swapped = last - first, held.taken[k], 0, False
-        own, all_own = _of(held.units, first, last, k), _of(units, first, last, k)
+        own_p, own_a, own_w, own_rows = p[first:last], a[first:last], held.units.w[k], held.rows[k]
         gram = carray(pointer(grams[k], p), (size, size))
         losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
+        pairs = swaps.size[k] if swaps.interval else 0
+        pattern, iterations, own_luck = course.pattern[k], course.held[k], luck[: 2 * pairs]
         if not begins:
             met = size
             for i in range(size):
                 seen[i] = i
         for v in range(len(losses)):
-            chosen = visits[k, v * batch : (v + 1) * batch]
             for r in range(batch):
+                chosen[r] = visits[k, v * batch + r]
                 starts[r] = size * chosen[r]
             # pre-activations under U, and what A has moved since: it is 0 but for samples met
-            _add_product(gram, starts, 1, met, own.a, seen, own.p, None, h, chosen, count)
-            _logits(own.w, h, e, count)
+            _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
+            _logits(own_w, h, e, count)
             losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)
             _shift(own_b, e, own_scale)
-            _add_product(e, samples, e.shape[1], classes, own.w, None, nothing, h, own.a, chosen, count)
-            _add_product(e, rows, 1, batch, h, None, None, None, own.w, None, count)
+            _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
+            _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
             if met < size:
                 met = _meet(chosen, seen, met)
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
                 if not swapped:
                     swapped = True
-                    _let_wait(course.pattern[k], held.rows[k, :count], all_own, waiting)
-                draw_uniforms(key_of_step(swaps.keys[k], v), luck[: 2 * swaps.size[k]])
-                swap_rows(course.pattern[k], luck, swaps.size[k], room)
-                _swap(room, swaps.size[k], held.rows[k], own, waiting, course.held[k], v + 1)
+                    _let_wait(pattern, own_rows, count, place, waits)
+                    _take(units.p[first:last], waits, len(pattern) - count, waiting_p)
+                    _take(units.w[k], waits, len(pattern) - count, waiting_w)
+                    waiting_a[:] = 0
+                draw_uniforms(key_of_step(swaps.keys[k], v), own_luck)
+                swap_rows(pattern, own_luck, pairs, room)
+                _pair(room, pairs, own_rows, waits, place, iterations, v + 1)
+                _exchange_columns(own_p, waiting_p, room, pairs)
+                _exchange_columns(own_a, waiting_a, room, pairs)
+                _exchange_columns(own_w, waiting_w, room, pairs)
         for j in range(count):
-            course.held[k, held.rows[k, j]] += len(losses)
+            iterations[own_rows[j]] += len(losses)
         if swapped:
-            _put_back(waiting, all_own, len(course.pattern[k]) - count)
-
-
-@strict_part
-def _of(units: Units, first: int, last: int, k: int) -> Units:
-    return Units(units.p[first:last], units.a[first:last], units.w[k])
+            _put(waiting_a, waits, len(pattern) - count, units.a[first:last])
+            _put(waiting_w, waits, len(pattern) - count, units.w[k])
 
 
 @strict
@@ -182,84 +177,79 @@ def _move(
 
 
 @strict_part
-def _room_to_wait(units: Units, ends: IntArray) -> Waiting:
-    """For the units of one client after another, the largest too; none if there are no clients."""
-    longest = 0
+def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray, FloatArray, RowList]:
+    """For numbers of units that are not held, unit by unit: a swap then touches few cache lines; and for their names.
+
+    It is for one client at a time of those before `ends`, the largest too.
+    """
+    longest, dtype = 0, units.p.dtype
     for k in range(len(ends)):
         longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
-    count, dtype = units.p.shape[1] if longest else 0, units.p.dtype
-    return Waiting(
-        np.empty((count, longest), dtype), np.empty((count, longest), dtype),
-        np.empty((count, units.w.shape[1]), dtype), np.empty(count, np.uint32), np.empty(count, np.uint32),
-    )  # fmt: skip
+    count = units.p.shape[1] if longest else 0
+    p, a = np.empty((count, longest), dtype), np.empty((count, longest), dtype)
+    return p, a, np.empty((count, units.w.shape[1]), dtype), np.empty(count, np.uint32)
 
 
 @strict_part
-def _let_wait(pattern: Pattern, held: IntArray, units: Units, waiting: Waiting) -> None:
-    """The units that are not held, before any has been: A is 0."""
+def _let_wait(pattern: Pattern, rows: IntArray, count: int, place: RowList, waits: RowList) -> None:
+    """`waits` are the units that are not held, `place` is where each unit waits or is held."""
     found = 0
     for j in range(len(pattern)):
         if not pattern[j]:
-            waiting.rows[found], waiting.place[j] = j, found
+            waits[found], place[j] = j, found
             found += 1
-    for j in range(len(held)):
-        waiting.place[held[j]] = j
-    for i in range(len(units.p)):
-        for n in range(found):
-            waiting.p[n, i] = units.p[i, waiting.rows[n]]
-    for n in range(found):
-        waiting.a[n] = 0
-        for c in range(len(units.w)):
-            waiting.w[n, c] = units.w[c, waiting.rows[n]]
+    for j in range(count):
+        place[rows[j]] = j
 
 
 @strict_part
-def _swap(
-    drawn: RowList, count: int, rows: IntArray, held: Units, waiting: Waiting, iterations: IntArray, now: int
+def _take(full: FloatArray, columns: RowList, count: int, taken: FloatArray) -> None:
+    """Some columns of a matrix, each one's numbers side by side."""
+    for i in range(len(full)):
+        for n in range(count):
+            taken[n, i] = full[i, columns[n]]
+
+
+@strict_part
+def _put(taken: FloatArray, columns: RowList, count: int, full: FloatArray) -> None:
+    """Back into `full`."""
+    for i in range(len(full)):
+        for n in range(count):
+            full[i, columns[n]] = taken[n, i]
+
+
+@strict_part
+def _pair(
+    room: RowList, pairs: int, rows: IntArray, waits: RowList, place: RowList, iterations: IntArray, now: int
 ) -> None:
-    """Exchange units that `swap_rows` has put first in its lists, paired as `_exchange` does; held before `now`."""
-    coming, leaving, places, ordered = drawn
-    for n in range(count):
-        places[n] = waiting.place[leaving[n]]
-    _order(places, ordered, count)
-    _order(coming, leaving, count)
-    for n in range(count):
-        at, unit = ordered[n], leaving[n]
-        slot, gone = waiting.place[unit], rows[at]
-        _exchange_column(held.p, at, waiting.p[slot])
-        _exchange_column(held.a, at, waiting.a[slot])
-        _exchange_column(held.w, at, waiting.w[slot])
-        rows[at], waiting.rows[slot] = unit, gone
-        waiting.place[unit], waiting.place[gone] = at, slot
+    """Of units that come and leave after `now` iterations, first in lists 0 and 1, list where they wait and are held.
+
+    They are paired as `_exchange` does, both in order. No list is taken out of `room`: that would be counted.
+    """
+    for n in range(pairs):
+        room[2, n] = place[room[1, n]]
+    for n in range(pairs):  # where as many are smaller, without a branch
+        unit, smaller = 0, 0
+        for m in range(pairs):
+            unit += 1 if room[0, m] < room[0, n] else 0
+            smaller += 1 if room[2, m] < room[2, n] else 0
+        room[3, unit], room[1, smaller] = room[0, n], room[2, n]
+    for n in range(pairs):
+        unit, at = room[3, n], room[1, n]
+        slot, gone = place[unit], rows[at]
+        rows[at], waits[slot], place[unit], place[gone] = unit, gone, at, slot
         iterations[gone] += now
         iterations[unit] -= now
+        room[0, n] = slot
 
 
 @strict_part
-def _order(values: RowList, into: RowList, count: int) -> None:
-    """The first `count` values, all different, in order: each where as many are smaller, without a branch."""
-    for n in range(count):
-        smaller = np.uint32(0)
-        for m in range(count):
-            smaller += np.uint32(values[m] < values[n])
-        into[smaller] = values[n]
-
-
-@strict_part
-def _exchange_column(matrix: FloatArray, column: int, other: FloatArray) -> None:
-    for i in range(len(matrix)):
-        matrix[i, column], other[i] = other[i], matrix[i, column]
-
-
-@strict_part
-def _put_back(waiting: Waiting, units: Units, count: int) -> None:
-    """What units that wait have learned, into the arrays of all units."""
-    for i in range(len(units.a)):
-        for n in range(count):
-            units.a[i, waiting.rows[n]] = waiting.a[n, i]
-    for c in range(len(units.w)):
-        for n in range(count):
-            units.w[c, waiting.rows[n]] = waiting.w[n, c]
+def _exchange_columns(held: FloatArray, waiting: FloatArray, room: RowList, pairs: int) -> None:
+    """Numbers of units that wait in the slots of list 0 for those of the units held in the places of list 1."""
+    for n in range(pairs):
+        slot, at = room[0, n], room[1, n]
+        for i in range(len(held)):
+            held[i, at], waiting[slot, i] = waiting[slot, i], held[i, at]
 
 
 @strict_part
