@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
@@ -28,6 +29,7 @@ from fedbiad.training.products import (
 )
 from fedbiad.training.softmax import exponentials, scaled, shared
 
+Goals = npt.NDArray[np.int32]
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
@@ -76,7 +78,7 @@ def train(
     p, a = held.units.p, held.units.a
     h, nothing = np.empty((batch, places), p.dtype), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
-    lanes = np.empty((2, e.shape[1]), p.dtype)
+    lanes, goal = np.empty((4, e.shape[1]), p.dtype), np.full(e.shape[1], -1, np.int32)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
     chosen, room = np.empty(batch, np.int64), np.empty((4, units.p.shape[1]), np.uint32)
@@ -97,12 +99,11 @@ def train(
         for v in range(len(losses)):
             for r in range(batch):
                 chosen[r] = visits[k, v * batch + r]
-                starts[r] = size * chosen[r]
+                starts[r], goal[r] = size * chosen[r], own_targets[chosen[r]]
             # pre-activations under U, and what A has moved since: it is 0 but for samples met
             _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
             _logits(own_w, h, e, count)
-            losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)
-            _shift(own_b, e, own_scale)
+            losses[v] = _descent(e, own_b, own_scale, goal, batch, rate, lanes)
             _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
             _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
             if met < size:
@@ -314,18 +315,6 @@ def _meet(chosen: IntArray, seen: RowList, met: int) -> int:
 
 
 @part
-def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
-    """b <- b + the sum of e over the batch; e then takes the scale on, for the weights."""
-    for c in range(len(b)):
-        moved = b.dtype.type(0)
-        for r in range(e.shape[1]):
-            moved += e[c, r]
-        for r in range(e.shape[1]):
-            e[c, r] *= scale
-        b[c] += moved
-
-
-@part
 def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None:
     """W h^T, without scale and bias."""
     batch, classes = len(h), len(w)
@@ -345,33 +334,28 @@ def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None
                 logits[c, r] += h[r, j] * w[c, j]
 
 
-@part
+@strict_part
 def _descent(
-    e: FloatArray, b: FloatArray, scale: float, targets: IntArray, chosen: IntArray, rate: float, lanes: FloatArray
+    e: FloatArray, b: FloatArray, scale: float, goal: Goals, batch: int, rate: float, lanes: FloatArray
 ) -> float:
-    """The mean loss of logits scale e + b; e becomes -rate times its gradient; lanes without a sample end as 0."""
-    width, step = e.shape[1], e.dtype.type(rate)
+    """The mean loss of logits scale e + b; b goes down its gradient, and e becomes what moves it down: -rate times it.
+
+    Lanes without a sample, where `goal` is negative, end as 0.
+    """
+    highest, missed, weight, share = lanes
+    step = e.dtype.type(rate / batch)
+    for at in range(0, e.shape[1], LANES):
+        scaled(e, scale, b, goal, highest, missed, at)
+        exponentials(e, highest, goal, step, weight, share, at)
+    shared(e, share, goal, step, b, scale)
     total, weights = 0.0, 1.0
-    highest, weight = lanes[0], lanes[1]
-    for at in range(0, width, LANES):
-        scaled(e, scale, b, highest, at)
-    for r in range(len(chosen)):
-        total += highest[r] - e[targets[chosen[r]], r]
-    for at in range(0, width, LANES):
-        exponentials(e, highest, weight, at)
-    for r in range(len(chosen)):
+    for r in range(batch):
+        total += missed[r]
         weights *= weight[r]
         if weights > 1e200:  # one logarithm for many samples
             total += np.log(weights)
             weights = 1.0
-    for r in range(width):
-        weight[r] = -step / weight[r] if r < len(chosen) else 0
-    for at in range(0, width, LANES):
-        shared(e, weight, at)
-    for r in range(len(chosen)):
-        e[targets[chosen[r]], r] += step
-    mean: float = (total + np.log(weights)) / len(chosen)
-    return mean
+    return (total + np.log(weights)) * (1.0 / batch)
 
 
 @fast
