@@ -12,6 +12,7 @@ from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiled import RowList, draw_uniforms, key_of_step, swap_rows
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
+from fedbiad.training.columns import put_column, take_column, take_columns
 from fedbiad.training.products import (
     INNER,
     LANES,
@@ -30,6 +31,8 @@ from fedbiad.training.products import (
 from fedbiad.training.softmax import exponentials, scaled, shared
 
 Goals = npt.NDArray[np.int32]
+LINE = 64
+"""Bytes of a cache line."""
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
@@ -55,7 +58,7 @@ class Places(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What happens on the way, written down_"""
+    """What happens on the way, written down."""
 
     losses: FloatArray  # [clients, iterations]
     pattern: Pattern  # held by now [clients, units]
@@ -71,19 +74,19 @@ def train(
     """Advance every client by the iterations of `course`, in place; if it `begins` with them, A is 0.
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
-    output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own_ Units
-    that are not held wait in `units`.
+    output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
+    that are not held wait in `units`; they swap only if it begins.
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
-    h, nothing = np.empty((batch, places), p.dtype), np.zeros(places, p.dtype)
+    h, nothing = _aligned(batch, places, p), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
     lanes, goal = np.empty((4, e.shape[1]), p.dtype), np.full(e.shape[1], -1, np.int32)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
     chosen, room = np.empty(batch, np.int64), np.empty((4, units.p.shape[1]), np.uint32)
     luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
-    waiting_p, waiting_a, waiting_w, waits = _room_to_wait(units, ends if swaps.interval else ends[:0])
+    waiting_p, waiting_a, waiting_w = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size, count, met, swapped = last - first, held.taken[k], 0, False
@@ -112,21 +115,30 @@ def train(
                 course.changed[k, v] = True
                 if not swapped:
                     swapped = True
-                    _let_wait(pattern, own_rows, count, place, waits)
-                    _take(units.p[first:last], waits, len(pattern) - count, waiting_p)
-                    _take(units.w[k], waits, len(pattern) - count, waiting_w)
+                    take_columns(units.p[first:last], waiting_p)
+                    take_columns(units.w[k], waiting_w)
                     waiting_a[:] = 0
+                    for j in range(count):
+                        place[own_rows[j]] = j
                 draw_uniforms(key_of_step(swaps.keys[k], v), own_luck)
                 swap_rows(pattern, own_luck, pairs, room)
-                _pair(room, pairs, own_rows, waits, place, iterations, v + 1)
-                _exchange_columns(own_p, waiting_p, room, pairs)
-                _exchange_columns(own_a, waiting_a, room, pairs)
-                _exchange_columns(own_w, waiting_w, room, pairs)
-        for j in range(count):
-            iterations[own_rows[j]] += len(losses)
+                _pair(room, pairs, place)
+                _swap(
+                    room, pairs, own_rows, place, iterations, v + 1,
+                    own_p, own_a, own_w, waiting_p, waiting_a, waiting_w,
+                )  # fmt: skip
+        _count_held(iterations, own_rows, count, len(losses))
         if swapped:
-            _put(waiting_a, waits, len(pattern) - count, units.a[first:last])
-            _put(waiting_w, waits, len(pattern) - count, units.w[k])
+            _put_back(pattern, waiting_a, units.a[first:last])
+            _put_back(pattern, waiting_w, units.w[k])
+
+
+@strict_part
+def _aligned(rows: int, columns: int, like: FloatArray) -> FloatArray:
+    """Zeros of the type of `like`, begun with a cache line: vectors that span two of them are slow to read."""
+    room = np.zeros(rows * columns + LINE, like.dtype)
+    skipped = -room.ctypes.data % LINE // like.itemsize
+    return room[skipped : skipped + rows * columns].reshape(rows, columns)
 
 
 @strict
@@ -178,79 +190,58 @@ def _move(
 
 
 @strict_part
-def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray, FloatArray, RowList]:
-    """For numbers of units that are not held, unit by unit: a swap then touches few cache lines; and for their names.
-
-    It is for one client at a time of those before `ends`, the largest too.
-    """
+def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """For the numbers of units, unit by unit, of one client at a time of those before `ends`, the largest too."""
     longest, dtype = 0, units.p.dtype
     for k in range(len(ends)):
         longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
     count = units.p.shape[1] if longest else 0
     p, a = np.empty((count, longest), dtype), np.empty((count, longest), dtype)
-    return p, a, np.empty((count, units.w.shape[1]), dtype), np.empty(count, np.uint32)
+    return p, a, np.empty((count, units.w.shape[1]), dtype)
 
 
 @strict_part
-def _let_wait(pattern: Pattern, rows: IntArray, count: int, place: RowList, waits: RowList) -> None:
-    """`waits` are the units that are not held, `place` is where each unit waits or is held."""
-    found = 0
-    for j in range(len(pattern)):
-        if not pattern[j]:
-            waits[found], place[j] = j, found
-            found += 1
-    for j in range(count):
-        place[rows[j]] = j
+def _pair(room: RowList, pairs: int, place: RowList) -> None:
+    """Of units that come and leave, first in lists 0 and 1, put those and the places of these in order.
 
-
-@strict_part
-def _take(full: FloatArray, columns: RowList, count: int, taken: FloatArray) -> None:
-    """Some columns of a matrix, each one's numbers side by side."""
-    for i in range(len(full)):
-        for n in range(count):
-            taken[n, i] = full[i, columns[n]]
-
-
-@strict_part
-def _put(taken: FloatArray, columns: RowList, count: int, full: FloatArray) -> None:
-    """Back into `full`."""
-    for i in range(len(full)):
-        for n in range(count):
-            full[i, columns[n]] = taken[n, i]
-
-
-@strict_part
-def _pair(
-    room: RowList, pairs: int, rows: IntArray, waits: RowList, place: RowList, iterations: IntArray, now: int
-) -> None:
-    """Of units that come and leave after `now` iterations, first in lists 0 and 1, list where they wait and are held.
-
-    They are paired as `_exchange` does, both in order. No list is taken out of `room`: that would be counted.
+    So `_exchange` pairs them, too. No list is taken out of `room`: that would be counted.
     """
     for n in range(pairs):
-        room[2, n] = place[room[1, n]]
+        room[2, n], room[3, n] = room[0, n], place[room[1, n]]
     for n in range(pairs):  # where as many are smaller, without a branch
-        unit, smaller = 0, 0
+        unit, at = 0, 0
         for m in range(pairs):
-            unit += 1 if room[0, m] < room[0, n] else 0
-            smaller += 1 if room[2, m] < room[2, n] else 0
-        room[3, unit], room[1, smaller] = room[0, n], room[2, n]
-    for n in range(pairs):
-        unit, at = room[3, n], room[1, n]
-        slot, gone = place[unit], rows[at]
-        rows[at], waits[slot], place[unit], place[gone] = unit, gone, at, slot
-        iterations[gone] += now
-        iterations[unit] -= now
-        room[0, n] = slot
+            unit += 1 if room[2, m] < room[2, n] else 0
+            at += 1 if room[3, m] < room[3, n] else 0
+        room[0, unit], room[1, at] = room[2, n], room[3, n]
 
 
 @strict_part
-def _exchange_columns(held: FloatArray, waiting: FloatArray, room: RowList, pairs: int) -> None:
-    """Numbers of units that wait in the slots of list 0 for those of the units held in the places of list 1."""
+def _swap(
+    room: RowList, pairs: int, rows: IntArray, place: RowList, iterations: IntArray, now: int,
+    p: FloatArray, a: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
+) -> None:  # fmt: skip
+    """The units of list 0 into the places of list 1, after `now` iterations; who leaves waits."""
     for n in range(pairs):
-        slot, at = room[0, n], room[1, n]
-        for i in range(len(held)):
-            held[i, at], waiting[slot, i] = waiting[slot, i], held[i, at]
+        put_column(waiting_p, room[0, n], p, room[1, n])
+    for n in range(pairs):  # A last: it is what the next iteration reads first
+        coming, at = room[0, n], room[1, n]
+        leaving = rows[at]
+        take_column(w, at, waiting_w, leaving)
+        put_column(waiting_w, coming, w, at)
+        take_column(a, at, waiting_a, leaving)
+        put_column(waiting_a, coming, a, at)
+        rows[at], place[coming] = coming, at
+        iterations[leaving] += now
+        iterations[coming] -= now
+
+
+@strict_part
+def _put_back(pattern: Pattern, waiting: FloatArray, full: FloatArray) -> None:
+    """What units that wait have learned, into the array of all units."""
+    for j in range(len(pattern)):
+        if not pattern[j]:
+            put_column(waiting, j, full, j)
 
 
 @strict_part
@@ -263,6 +254,12 @@ def _rose(losses: FloatArray, v: int, interval: int) -> bool:
         recent += losses[v + 1 - interval + i]
         before += losses[v + 1 - 2 * interval + i]
     return recent / interval - before / interval > 0
+
+
+@strict_part
+def _count_held(held: IntArray, rows: IntArray, count: int, iterations: int) -> None:
+    for j in range(count):
+        held[rows[j]] += iterations
 
 
 @part
@@ -355,7 +352,8 @@ def _descent(
         if weights > 1e200:  # one logarithm for many samples
             total += np.log(weights)
             weights = 1.0
-    return (total + np.log(weights)) * (1.0 / batch)
+    mean: float = (total + np.log(weights)) / batch
+    return mean
 
 
 @fast

@@ -6,7 +6,7 @@ A number of the result is a sum of its own, in the order of the terms: it does n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -190,9 +190,10 @@ def _added_up(builder: Any, vectors: list[Any]) -> tuple[Any, list[int]]:
             first.sort(key=lambda lane: (lane % LANES // QUARTER, lane))
         merged, known = [], []
         for n in range(0, len(vectors), 2):
-            pair, both = (vectors[n : n + 2] * 2)[:2], (owners[n : n + 2] * 2)[:2]
-            merged.append(builder.fadd(*(shuffled(builder, *pair, [i + by for i in first]) for by in (0, half))))
-            known.append([(both[0] + both[1])[lane] for lane in first])
+            m = min(n + 1, len(vectors) - 1)  # the last one may be alone
+            halves = [shuffled(builder, vectors[n], vectors[m], [i + by for i in first]) for by in (0, half)]
+            merged.append(builder.fadd(*halves))
+            known.append([(owners[n] + owners[m])[lane] for lane in first])
         vectors, owners, length = merged, known, half
     return vectors[0], [owners[0].index(i) for i in range(max(owners[0]) + 1)]
 
@@ -215,9 +216,9 @@ def spread(builder: Any, vector: Any, value: Any) -> Any:
     return builder.shuffle_vector(builder.insert_element(empty, value, first), empty, everywhere)
 
 
-def shuffled(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:
+def shuffled(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:
     """These lanes of two vectors, counted on from one to the other."""
-    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
+    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
 def number(builder: Any, matrix: Any, axis: int) -> Any:

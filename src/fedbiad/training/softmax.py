@@ -13,7 +13,18 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from fedbiad.training.products import LANES, loop, number, numbers, opened, operation, place, shuffled, spread
+from fedbiad.training.products import (
+    LANES,
+    QUARTER,
+    loop,
+    number,
+    numbers,
+    opened,
+    operation,
+    place,
+    shuffled,
+    spread,
+)
 from fedbiad.vector_math import EXPONENT_BIAS, HIGHEST, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST, MANTISSA, SERIES
 
 
@@ -85,7 +96,8 @@ def _write_exponentials(context: Any, builder: Any, signature: Any, arguments: A
 def _write_shared(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     e, share, goal, step, b, scale = opened(context, builder, signature, arguments)
     scalar, vector, _ = numbers(e, LANES)
-    add_up = operation(builder, "vector.reduce.fadd", vector, scalar, [scalar, vector])
+    quarter = ir.VectorType(scalar, QUARTER)
+    add_up = operation(builder, "vector.reduce.fadd", quarter, scalar, [scalar, quarter])
     more, factor = spread(builder, vector, step), spread(builder, vector, scale)
     classes, width = number(builder, e, 0), number(builder, e, 1)
 
@@ -98,11 +110,9 @@ def _write_shared(context: Any, builder: Any, signature: Any, arguments: Any) ->
             return [builder.fadd(values[0], own)]
 
         total = loop(builder, width, LANES, [ir.Constant(vector, [0.0] * LANES)], of_lanes)[0]
-        quarters = [shuffled(builder, total, total, list(range(q, q + 4))) for q in range(0, LANES, 4)]
-        moved4 = functools.reduce(builder.fadd, quarters)
-        moved2 = builder.fadd(shuffled(builder, moved4, moved4, [0, 1]), shuffled(builder, moved4, moved4, [2, 3]))
-        i32 = ir.IntType(32)
-        moved = builder.fadd(builder.extract_element(moved2, ir.Constant(i32, 0)), builder.extract_element(moved2, ir.Constant(i32, 1)))
+        quarters = [shuffled(builder, total, total, range(q, q + QUARTER)) for q in range(0, LANES, QUARTER)]
+        summed = [ir.Constant(scalar, 0.0), functools.reduce(builder.fadd, quarters)]
+        moved = builder.call(add_up, summed, fastmath=("reassoc",))
         bias = builder.gep(b.data, [c])
         builder.store(builder.fadd(builder.load(bias), moved), bias)
         return []
