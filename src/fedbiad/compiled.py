@@ -201,11 +201,11 @@ def swap(pattern: Pattern, luck: FloatArray, count: IntArray) -> None:
 @strict_part
 def swap_rows(pattern: Pattern, luck: FloatArray, count: int, room: RowList) -> None:
     """The same for one client: dropped and held rows are listed and the first `count` of both lists shuffled."""
-    dropped, held = 0, 0
-    for j in range(len(pattern)):
-        room[0, dropped], room[1, held] = j, j
-        held += 1 if pattern[j] else 0
-        dropped += 0 if pattern[j] else 1
+    held = 0
+    for j in range(len(pattern)):  # without a branch, nor a sign, which would be asked for of an index
+        room[0, np.uint64(j - held)], room[1, np.uint64(held)] = j, j
+        held += pattern[j]
+    dropped = len(pattern) - held
     for n in range(count):
         coming = n + int(luck[2 * n] * (dropped - n))
         leaving = n + int(luck[2 * n + 1] * (held - n))

@@ -48,12 +48,14 @@ def test_samples_met_are_listed_once_and_in_order(batch: int) -> None:
 
 
 @fast
-def descent(logits: FloatArray, b: FloatArray, targets: IntArray, chosen: IntArray) -> tuple[FloatArray, float]:
-    """In as many lanes as it takes."""
-    width = -(-len(chosen) // LANES) * LANES
-    e, lanes = np.zeros((len(b), width), b.dtype), np.empty((2, width), b.dtype)
-    e[:, : len(chosen)] = logits
-    loss = kernels._descent(e, b, b.dtype.type(2), targets, chosen, 0.5, lanes)
+def descent(logits: FloatArray, b: FloatArray, targets: IntArray) -> tuple[FloatArray, float]:
+    """In as many lanes as it takes, at a rate of half a sample."""
+    batch = len(targets)
+    width = -(-batch // LANES) * LANES
+    e, lanes, goal = np.zeros((len(b), width), b.dtype), np.empty((4, width), b.dtype), np.full(width, -1, np.int32)
+    e[:, :batch] = logits
+    goal[:batch] = targets
+    loss = kernels._descent(e, b, b.dtype.type(2), goal, batch, 0.5 * batch, lanes)
     return e, loss
 
 
@@ -64,14 +66,15 @@ def test_descent_is_the_gradient_of_the_mean_loss_and_nothing_in_lanes_without_a
 ) -> None:
     stream = np.random.default_rng(0)
     logits, b = 9 * stream.normal(size=(4, samples)), stream.normal(size=4)
-    targets, chosen = stream.integers(0, 4, 2 * samples), stream.permutation(2 * samples)[:samples]
+    targets = stream.integers(0, 4, samples)
     answers = np.exp(2.0 * logits + b[:, None])
     answers /= answers.sum(0)
-    right = targets[chosen]
-    e, loss = descent(logits.astype(dtype), b.astype(dtype), targets, chosen)
-    assert loss == pytest.approx(-np.log(answers[right, np.arange(samples)]).mean(), rel=exact, abs=exact)
-    expected = -0.5 * (answers - np.eye(4)[:, right])
-    np.testing.assert_allclose(e[:, :samples], expected, rtol=10 * exact, atol=exact)
+    moved: FloatArray = b.astype(dtype)
+    e, loss = descent(logits.astype(dtype), moved, targets)
+    assert loss == pytest.approx(-np.log(answers[targets, np.arange(samples)]).mean(), rel=exact, abs=exact)
+    expected = -0.5 * (answers - np.eye(4)[:, targets])
+    np.testing.assert_allclose(e[:, :samples], 2 * expected, rtol=10 * exact, atol=2 * exact)
+    np.testing.assert_allclose(moved, b + expected.sum(1), rtol=10 * exact, atol=samples * exact)
     assert not e[:, samples:].any()
 
 
@@ -79,14 +82,14 @@ def test_descent_is_the_gradient_of_the_mean_loss_and_nothing_in_lanes_without_a
 def test_a_logit_that_is_no_number_is_seen_in_the_loss(dtype: type) -> None:
     logits: FloatArray = np.zeros((3, 2), dtype)
     logits[1, 1] = np.nan
-    assert np.isnan(descent(logits, np.zeros(3, dtype), np.array([0, 2]), np.array([0, 1]))[1])
+    assert np.isnan(descent(logits, np.zeros(3, dtype), np.array([0, 2]))[1])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_smallest_and_the_largest_logits(dtype: type) -> None:
     """Far below the highest: 0, not NaN; far above 0: no infinity."""
     logits: FloatArray = np.array([[1e4, 1e4], [-1e4, 1e4 - 1]], dtype)
-    e, loss = descent(logits / 2, np.zeros(2, dtype), np.array([0, 0]), np.array([0, 1]))
+    e, loss = descent(logits / 2, np.zeros(2, dtype), np.array([0, 0]))
     share = 1 / (1 + np.exp(-1.0))
-    np.testing.assert_allclose(e[:, :2], 0.5 * np.array([[0, 1 - share], [0, share - 1]]), atol=1e-6)
+    np.testing.assert_allclose(e[:, :2], 2 * 0.5 * np.array([[0, 1 - share], [0, share - 1]]), atol=1e-6)
     assert loss == pytest.approx(-np.log(share) / 2, rel=1e-5)

@@ -25,6 +25,7 @@ from fedbiad.training import kernels, strips
 from fedbiad.training.batches import LocalData, Parts
 from fedbiad.training.kernels import Course, Places, Units
 from fedbiad.training.objective import cross_entropy
+from fedbiad.training.products import LANES
 from fedbiad.training.strips import Picture
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"
@@ -168,12 +169,13 @@ class FusedTrainer(DualTrainer):
         return self._held
 
     def _taken(self, pattern: Pattern, count: IntArray) -> Places:
-        places = int(count.max())
-        rows = np.zeros((len(pattern), places), dtype=np.int64)
         if pattern.all():
-            rows[:] = np.arange(places)
+            rows = np.tile(np.arange(pattern.shape[1]), (len(pattern), 1))
             return Places(self._units, rows, count)
-        some = Units(*(np.empty((*full.shape[:-1], places), full.dtype) for full in self._units))
+        # whole vectors, an odd number: a unit's numbers, a row apart, then do not crowd into a part of the cache
+        places = LANES * (-(-int(count.max()) // LANES) | 1)
+        rows = np.zeros((len(pattern), places), dtype=np.int64)
+        some = Units(*(full.new_empty(*full.shape[:-1], places).numpy() for full in (self.p, self.a, self.w)))
         for k, (part, own) in enumerate(zip(self.parts, pattern, strict=True)):
             chosen = np.flatnonzero(own)
             rows[k, : len(chosen)] = chosen

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiled import RowList, draw_uniforms, key_of_step, swap_rows
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
+from fedbiad.training.columns import put_column, take_column, take_columns
 from fedbiad.training.products import (
     INNER,
     LANES,
@@ -28,6 +30,9 @@ from fedbiad.training.products import (
 )
 from fedbiad.training.softmax import exponentials, scaled, shared
 
+Goals = npt.NDArray[np.int32]
+LINE = 64
+"""Bytes of a cache line."""
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
@@ -70,50 +75,70 @@ def train(
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
     output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
-    that are not held wait in `units`.
+    that are not held wait in `units`; they swap only if it begins.
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
-    h, nothing = np.empty((batch, places), p.dtype), np.zeros(places, p.dtype)
+    h, nothing = _aligned(batch, places, p), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
-    lanes = np.empty((2, e.shape[1]), p.dtype)
+    lanes, goal = np.empty((4, e.shape[1]), p.dtype), np.full(e.shape[1], -1, np.int32)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
+    chosen, room = np.empty(batch, np.int64), np.empty((4, units.p.shape[1]), np.uint32)
     luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
-    room = np.empty((3, len(luck)), np.uint32)
+    waiting_p, waiting_a, waiting_w = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
-        size, count, since, met = last - first, held.taken[k], 0, 0
-        own_p, own_a, own_w = p[first:last], a[first:last], held.units.w[k]
+        size, count, met, swapped = last - first, held.taken[k], 0, False
+        own_p, own_a, own_w, own_rows = p[first:last], a[first:last], held.units.w[k], held.rows[k]
         gram = carray(pointer(grams[k], p), (size, size))
         losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
-        for j in range(count):
-            place[held.rows[k, j]] = j
+        pairs = swaps.size[k] if swaps.interval else 0
+        pattern, iterations, own_luck = course.pattern[k], course.held[k], luck[: 2 * pairs]
         if not begins:
             met = size
             for i in range(size):
                 seen[i] = i
         for v in range(len(losses)):
-            chosen = visits[k, v * batch : (v + 1) * batch]
             for r in range(batch):
-                starts[r] = size * chosen[r]
+                chosen[r] = visits[k, v * batch + r]
+                starts[r], goal[r] = size * chosen[r], own_targets[chosen[r]]
             # pre-activations under U, and what A has moved since: it is 0 but for samples met
             _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
             _logits(own_w, h, e, count)
-            losses[v] = _descent(e, own_b, own_scale, own_targets, chosen, rate / batch, lanes)
-            _shift(own_b, e, own_scale)
+            losses[v] = _descent(e, own_b, own_scale, goal, batch, rate, lanes)
             _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
             _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
             if met < size:
                 met = _meet(chosen, seen, met)
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
-                _count_held(course.held[k], held.rows[k], count, v + 1 - since)
-                since = v + 1
-                draw_uniforms(key_of_step(swaps.keys[k], v), luck[: 2 * swaps.size[k]])
-                swap_rows(course.pattern[k], luck, swaps.size[k], room)
-                _put_swapped(k, first, last, held, units, room, swaps.size[k], place)
-        _count_held(course.held[k], held.rows[k], count, len(losses) - since)
+                if not swapped:
+                    swapped = True
+                    take_columns(units.p[first:last], waiting_p)
+                    take_columns(units.w[k], waiting_w)
+                    waiting_a[:] = 0
+                    for j in range(count):
+                        place[own_rows[j]] = j
+                draw_uniforms(key_of_step(swaps.keys[k], v), own_luck)
+                swap_rows(pattern, own_luck, pairs, room)
+                _pair(room, pairs, place)
+                _swap(
+                    room, pairs, own_rows, place, iterations, v + 1,
+                    own_p, own_a, own_w, waiting_p, waiting_a, waiting_w,
+                )  # fmt: skip
+        _count_held(iterations, own_rows, count, len(losses))
+        if swapped:
+            _put_back(pattern, waiting_a, units.a[first:last])
+            _put_back(pattern, waiting_w, units.w[k])
+
+
+@strict_part
+def _aligned(rows: int, columns: int, like: FloatArray) -> FloatArray:
+    """Zeros of the type of `like`, begun with a cache line: vectors that span two of them are slow to read."""
+    room = np.zeros(rows * columns + LINE, like.dtype)
+    skipped = -room.ctypes.data % LINE // like.itemsize
+    return room[skipped : skipped + rows * columns].reshape(rows, columns)
 
 
 @strict
@@ -127,7 +152,7 @@ def exchange(pattern: Pattern, ends: IntArray, held: Places, units: Units) -> No
 
 @strict_part
 def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, units: Units, room: RowList) -> None:
-    """The same for client k with its samples `first` up to `last`; as many units come as go."""
+    """The same for client k with its samples `first` up to `last`; as many units come as go, both in order."""
     places, leaving, coming = room
     rows, count = held.rows[k], 0
     for j in range(held.taken[k]):
@@ -144,37 +169,6 @@ def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, uni
         if missing[j]:
             coming[found] = j
             found += 1
-    _put(k, first, last, held, units, places, leaving, coming, count)
-
-
-@strict_part
-def _put_swapped(
-    k: int, first: int, last: int, held: Places, units: Units, room: RowList, count: int, place: RowList
-) -> None:
-    """The same with the rows that `swap_rows` has put first in its lists; `place` is where each held unit stands."""
-    coming, leaving, places = room
-    for n in range(count):  # in the order in which `_exchange` finds them
-        unit, at = leaving[n], n
-        while at > 0 and places[at - 1] > place[unit]:
-            places[at], leaving[at] = places[at - 1], leaving[at - 1]
-            at -= 1
-        places[at], leaving[at] = place[unit], unit
-        unit, at = coming[n], n
-        while at > 0 and coming[at - 1] > unit:
-            coming[at] = coming[at - 1]
-            at -= 1
-        coming[at] = unit
-    _put(k, first, last, held, units, places, leaving, coming, count)
-    for n in range(count):
-        place[coming[n]] = places[n]
-
-
-@strict_part
-def _put(
-    k: int, first: int, last: int, held: Places, units: Units, places: RowList, leaving: RowList, coming: RowList,
-    count: int,
-) -> None:  # fmt: skip
-    """Units that come into the places of those that leave."""
     for i in range(first, last):  # sample by sample: the units of one stand side by side
         _move(units.a[i], held.units.a[i], places, leaving, coming, count)
         for n in range(count):
@@ -193,6 +187,61 @@ def _move(
         new = all_units[coming[n]]
         all_units[leaving[n]] = held[places[n]]
         held[places[n]] = new
+
+
+@strict_part
+def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """For the numbers of units, unit by unit, of one client at a time of those before `ends`, the largest too."""
+    longest, dtype = 0, units.p.dtype
+    for k in range(len(ends)):
+        longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
+    count = units.p.shape[1] if longest else 0
+    p, a = np.empty((count, longest), dtype), np.empty((count, longest), dtype)
+    return p, a, np.empty((count, units.w.shape[1]), dtype)
+
+
+@strict_part
+def _pair(room: RowList, pairs: int, place: RowList) -> None:
+    """Of units that come and leave, first in lists 0 and 1, put those and the places of these in order.
+
+    So `_exchange` pairs them, too. No list is taken out of `room`: that would be counted.
+    """
+    for n in range(pairs):
+        room[2, n], room[3, n] = room[0, n], place[room[1, n]]
+    for n in range(pairs):  # where as many are smaller, without a branch
+        unit, at = 0, 0
+        for m in range(pairs):
+            unit += 1 if room[2, m] < room[2, n] else 0
+            at += 1 if room[3, m] < room[3, n] else 0
+        room[0, unit], room[1, at] = room[2, n], room[3, n]
+
+
+@strict_part
+def _swap(
+    room: RowList, pairs: int, rows: IntArray, place: RowList, iterations: IntArray, now: int,
+    p: FloatArray, a: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
+) -> None:  # fmt: skip
+    """The units of list 0 into the places of list 1, after `now` iterations; who leaves waits."""
+    for n in range(pairs):
+        put_column(waiting_p, room[0, n], p, room[1, n])
+    for n in range(pairs):  # A last: it is what the next iteration reads first
+        coming, at = room[0, n], room[1, n]
+        leaving = rows[at]
+        take_column(w, at, waiting_w, leaving)
+        put_column(waiting_w, coming, w, at)
+        take_column(a, at, waiting_a, leaving)
+        put_column(waiting_a, coming, a, at)
+        rows[at], place[coming] = coming, at
+        iterations[leaving] += now
+        iterations[coming] -= now
+
+
+@strict_part
+def _put_back(pattern: Pattern, waiting: FloatArray, full: FloatArray) -> None:
+    """What units that wait have learned, into the array of all units."""
+    for j in range(len(pattern)):
+        if not pattern[j]:
+            put_column(waiting, j, full, j)
 
 
 @strict_part
@@ -263,18 +312,6 @@ def _meet(chosen: IntArray, seen: RowList, met: int) -> int:
 
 
 @part
-def _shift(b: FloatArray, e: FloatArray, scale: float) -> None:
-    """b <- b + the sum of e over the batch; e then takes the scale on, for the weights."""
-    for c in range(len(b)):
-        moved = b.dtype.type(0)
-        for r in range(e.shape[1]):
-            moved += e[c, r]
-        for r in range(e.shape[1]):
-            e[c, r] *= scale
-        b[c] += moved
-
-
-@part
 def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None:
     """W h^T, without scale and bias."""
     batch, classes = len(h), len(w)
@@ -294,32 +331,28 @@ def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None
                 logits[c, r] += h[r, j] * w[c, j]
 
 
-@part
+@strict_part
 def _descent(
-    e: FloatArray, b: FloatArray, scale: float, targets: IntArray, chosen: IntArray, rate: float, lanes: FloatArray
+    e: FloatArray, b: FloatArray, scale: float, goal: Goals, batch: int, rate: float, lanes: FloatArray
 ) -> float:
-    """The mean loss of logits scale e + b; e becomes -rate times its gradient; lanes without a sample end as 0."""
-    width, step = e.shape[1], e.dtype.type(rate)
+    """The mean loss of logits scale e + b; b goes down its gradient, and e becomes what moves it down: -rate times it.
+
+    Lanes without a sample, where `goal` is negative, end as 0.
+    """
+    highest, missed, weight, share = lanes
+    step = e.dtype.type(rate / batch)
+    for at in range(0, e.shape[1], LANES):
+        scaled(e, scale, b, goal, highest, missed, at)
+        exponentials(e, highest, goal, step, weight, share, at)
+    shared(e, share, goal, step, b, scale)
     total, weights = 0.0, 1.0
-    highest, weight = lanes[0], lanes[1]
-    for at in range(0, width, LANES):
-        scaled(e, scale, b, highest, at)
-    for r in range(len(chosen)):
-        total += highest[r] - e[targets[chosen[r]], r]
-    for at in range(0, width, LANES):
-        exponentials(e, highest, weight, at)
-    for r in range(len(chosen)):
+    for r in range(batch):
+        total += missed[r]
         weights *= weight[r]
         if weights > 1e200:  # one logarithm for many samples
             total += np.log(weights)
             weights = 1.0
-    for r in range(width):
-        weight[r] = -step / weight[r] if r < len(chosen) else 0
-    for at in range(0, width, LANES):
-        shared(e, weight, at)
-    for r in range(len(chosen)):
-        e[targets[chosen[r]], r] += step
-    mean: float = (total + np.log(weights)) / len(chosen)
+    mean: float = (total + np.log(weights)) / batch
     return mean
 
 

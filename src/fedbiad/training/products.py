@@ -6,7 +6,7 @@ A number of the result is a sum of its own, in the order of the terms: it does n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -71,6 +71,8 @@ def _inner(rows: int, columns: int) -> Any:
 
 
 LANES = WIDTHS[2]
+QUARTER = 4
+"""Lanes of 128 bits, between which numbers move more slowly than within."""
 INNER = (2, 5)
 """Rows and columns of sums that are made side by side."""
 inner_2_5, inner_1_1 = _inner(*INNER), _inner(1, 1)
@@ -151,9 +153,8 @@ def _write(rows: int, width: int, packed: bool, context: Any, builder: Any, sign
 
 def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     left, right, row, column, terms, into = opened(context, builder, signature, arguments)
-    scalar, vector, size = numbers(left, LANES)
+    _, vector, size = numbers(left, LANES)
     add_product = operation(builder, "fmuladd", vector, vector, [vector] * 3)
-    add_up = operation(builder, "vector.reduce.fadd", vector, scalar, [scalar, vector])
 
     def vectors(matrix: Any, first: Any, count: int, k: Any) -> list[Any]:
         places = (place(builder, matrix, builder.add(first, ir.Constant(NUMBER, i)), k) for i in range(count))
@@ -165,11 +166,36 @@ def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature:
         return [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
 
     nothing = [ir.Constant(vector, [0.0] * LANES)] * (rows * columns)
-    for i, total in enumerate(loop(builder, terms, LANES, nothing, add_terms)):
-        r, c = divmod(i, columns)
-        at = place(builder, into, builder.add(row, ir.Constant(NUMBER, r)), builder.add(column, ir.Constant(NUMBER, c)))
-        builder.store(builder.call(add_up, [ir.Constant(scalar, 0.0), total], fastmath=("reassoc",)), at)
+    totals, where = _added_up(builder, loop(builder, terms, LANES, nothing, add_terms))
+    for r in range(rows):
+        own = shuffled(builder, totals, totals, where[r * columns : (r + 1) * columns])
+        at = place(builder, into, builder.add(row, ir.Constant(NUMBER, r)), column)
+        builder.store(own, builder.bitcast(at, own.type.as_pointer()), align=size)
     return context.get_dummy_value()
+
+
+def _added_up(builder: Any, vectors: list[Any]) -> tuple[Any, list[int]]:
+    """The sum of the lanes of each of at most `LANES` vectors, and in which lane of the result it is.
+
+    One half of the lanes is added to the other until one is left. Halves of two vectors are added as one, put together
+    in the way that takes the processor one instruction: that is all that differs from adding up each of them.
+    """
+    owners = [[i] * LANES for i in range(len(vectors))]
+    length = LANES  # of what is left of a sum
+    while length > 1:
+        half, starts = length // 2, range(0, LANES, length)
+        first = [start + i for start in starts for i in range(half)]  # of each sum the first half
+        first += [LANES + lane for lane in first]  # of the second vector, too
+        if length <= QUARTER:  # within quarters of a register, which hold sums of both vectors by turns
+            first.sort(key=lambda lane: (lane % LANES // QUARTER, lane))
+        merged, known = [], []
+        for n in range(0, len(vectors), 2):
+            m = min(n + 1, len(vectors) - 1)  # the last one may be alone
+            halves = [shuffled(builder, vectors[n], vectors[m], [i + by for i in first]) for by in (0, half)]
+            merged.append(builder.fadd(*halves))
+            known.append([(owners[n] + owners[m])[lane] for lane in first])
+        vectors, owners, length = merged, known, half
+    return vectors[0], [owners[0].index(i) for i in range(max(owners[0]) + 1)]
 
 
 # ---------------------------------------------------------------------- what both are written with
@@ -188,6 +214,11 @@ def spread(builder: Any, vector: Any, value: Any) -> Any:
     empty, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
     return builder.shuffle_vector(builder.insert_element(empty, value, first), empty, everywhere)
+
+
+def shuffled(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:
+    """These lanes of two vectors, counted on from one to the other."""
+    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
 def number(builder: Any, matrix: Any, axis: int) -> Any:
@@ -229,6 +260,7 @@ def loop(
     builder.position_at_end(loop)
     k, *values = [builder.phi(entry.type) for entry in (zero, *begun)]
     more = following(k, values)
+    last = builder.block  # of what may be several
     next_k = builder.add(k, ir.Constant(NUMBER, by))
     builder.cbranch(builder.icmp_signed("<", next_k, terms), loop, after)
     builder.position_at_end(after)
@@ -236,5 +268,5 @@ def loop(
     for phis, entries, backs in (((k, *values), (zero, *begun), (next_k, *more)), (done, begun, more)):
         for phi, entry, back in zip(phis, entries, backs, strict=True):
             phi.add_incoming(entry, before)
-            phi.add_incoming(back, loop)
+            phi.add_incoming(back, last)
     return done

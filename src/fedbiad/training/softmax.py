@@ -5,6 +5,7 @@ A loop over arrays of a few numbers spends more time on finding out how long the
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,27 +13,41 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from fedbiad.training.products import LANES, loop, number, numbers, opened, operation, place, spread
+from fedbiad.training.products import (
+    LANES,
+    QUARTER,
+    loop,
+    number,
+    numbers,
+    opened,
+    operation,
+    place,
+    shuffled,
+    spread,
+)
 from fedbiad.vector_math import EXPONENT_BIAS, HIGHEST, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST, MANTISSA, SERIES
 
 
 def _intrinsics() -> tuple[Any, Any, Any]:
-    """e [classes, lanes], in the lanes from `at` on: scaled and shifted, then exponentials, then shares of them."""
+    """e [classes, lanes], in the lanes from `at` on: scaled and shifted, then exponentials, then shares of them.
+
+    `goal` is the class of the sample in each lane, negative where there is none.
+    """
 
     @intrinsic
-    def scaled(context, e, scale, b, highest, at):  # type: ignore[no-untyped-def]
-        """e <- scale e + b; the highest of each lane."""
-        return types.void(e, scale, b, highest, at), _write_scaled
+    def scaled(context, e, scale, b, goal, highest, missed, at):  # type: ignore[no-untyped-def]
+        """e <- scale e + b; the highest of each lane, and by how much it misses the goal."""
+        return types.void(e, scale, b, goal, highest, missed, at), _write_scaled
 
     @intrinsic
-    def exponentials(context, e, highest, weight, at):  # type: ignore[no-untyped-def]
-        """e <- exp(e - highest); their sum in each lane."""
-        return types.void(e, highest, weight, at), _write_exponentials
+    def exponentials(context, e, highest, goal, step, weight, share, at):  # type: ignore[no-untyped-def]
+        """e <- exp(e - highest); their sum in each lane, and -step divided by it, or 0 where there is no sample."""
+        return types.void(e, highest, goal, step, weight, share, at), _write_exponentials
 
     @intrinsic
-    def shared(context, e, weight, at):  # type: ignore[no-untyped-def]
-        """e <- e weight."""
-        return types.void(e, weight, at), _write_shared
+    def shared(context, e, share, goal, step, b, scale):  # type: ignore[no-untyped-def]
+        """e <- share e, and step more at the goal; b += its sum over all lanes; e then takes the scale on."""
+        return types.void(e, share, goal, step, b, scale), _write_shared
 
     return scaled, exponentials, shared
 
@@ -41,44 +56,68 @@ scaled, exponentials, shared = _intrinsics()
 
 
 def _write_scaled(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    e, scale, b, highest, at = opened(context, builder, signature, arguments)
+    e, scale, b, goal, highest, missed, at = opened(context, builder, signature, arguments)
     lanes = _Lanes(builder, e, at)
-    factor = lanes.spread(scale)
+    factor, wanted = lanes.spread(scale), lanes.get_classes(goal)
 
     def following(c: Any, values: list[Any]) -> list[Any]:
+        most, reached = values
         shift = lanes.spread(builder.load(builder.gep(b.data, [c])))
         own = lanes.fmuladd(lanes.load(c), factor, shift)
         lanes.store(own, c)
-        return [builder.select(builder.fcmp_ordered(">", own, values[0]), own, values[0])]
+        more = builder.select(builder.fcmp_ordered(">", own, most), own, most)
+        return [more, builder.select(lanes.equal(wanted, c), own, reached)]
 
-    lanes.put(highest, loop(builder, lanes.classes, 1, [lanes.constant(float("-inf"))], following)[0])
+    begun = [lanes.constant(float("-inf")), lanes.constant(0.0)]
+    most, reached = loop(builder, lanes.classes, 1, begun, following)
+    lanes.put(highest, most)
+    lanes.put(missed, builder.fsub(most, reached))
     return context.get_dummy_value()
 
 
 def _write_exponentials(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    e, highest, weight, at = opened(context, builder, signature, arguments)
+    e, highest, goal, step, weight, share, at = opened(context, builder, signature, arguments)
     lanes = _Lanes(builder, e, at)
-    most = lanes.get(highest)
+    most, wanted = lanes.get(highest), lanes.get_classes(goal)
 
     def following(c: Any, values: list[Any]) -> list[Any]:
         own = lanes.exponential(builder.fsub(lanes.load(c), most))
         lanes.store(own, c)
         return [builder.fadd(values[0], own)]
 
-    lanes.put(weight, loop(builder, lanes.classes, 1, [lanes.constant(0.0)], following)[0])
+    total = loop(builder, lanes.classes, 1, [lanes.constant(0.0)], following)[0]
+    lanes.put(weight, total)
+    empty = builder.icmp_signed("<", wanted, ir.Constant(wanted.type, [0] * LANES))
+    part = builder.fdiv(builder.fneg(lanes.spread(step)), total)
+    lanes.put(share, builder.select(empty, lanes.constant(0.0), part))
     return context.get_dummy_value()
 
 
 def _write_shared(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    e, weight, at = opened(context, builder, signature, arguments)
-    lanes = _Lanes(builder, e, at)
-    factor = lanes.get(weight)
+    e, share, goal, step, b, scale = opened(context, builder, signature, arguments)
+    scalar, vector, _ = numbers(e, LANES)
+    quarter = ir.VectorType(scalar, QUARTER)
+    add_up = operation(builder, "vector.reduce.fadd", quarter, scalar, [scalar, quarter])
+    more, factor = spread(builder, vector, step), spread(builder, vector, scale)
+    classes, width = number(builder, e, 0), number(builder, e, 1)
 
-    def following(c: Any, values: list[Any]) -> list[Any]:
-        lanes.store(builder.fmul(lanes.load(c), factor), c)
-        return values
+    def of_class(c: Any, _: list[Any]) -> list[Any]:
+        def of_lanes(at: Any, values: list[Any]) -> list[Any]:
+            lanes = _Lanes(builder, e, at)
+            own = builder.fmul(lanes.load(c), lanes.get(share))
+            own = builder.select(lanes.equal(lanes.get_classes(goal), c), builder.fadd(own, more), own)
+            lanes.store(builder.fmul(own, factor), c)
+            return [builder.fadd(values[0], own)]
 
-    loop(builder, lanes.classes, 1, [], following)
+        total = loop(builder, width, LANES, [ir.Constant(vector, [0.0] * LANES)], of_lanes)[0]
+        quarters = [shuffled(builder, total, total, range(q, q + QUARTER)) for q in range(0, LANES, QUARTER)]
+        summed = [ir.Constant(scalar, 0.0), functools.reduce(builder.fadd, quarters)]
+        moved = builder.call(add_up, summed, fastmath=("reassoc",))
+        bias = builder.gep(b.data, [c])
+        builder.store(builder.fadd(builder.load(bias), moved), bias)
+        return []
+
+    loop(builder, classes, 1, [], of_class)
     return context.get_dummy_value()
 
 
@@ -107,6 +146,16 @@ class _Lanes:
 
     def get(self, array: Any) -> Any:
         return self._load(self.builder.gep(array.data, [self.at]))
+
+    def get_classes(self, array: Any) -> Any:
+        integers = ir.VectorType(array.data.type.pointee, LANES)
+        pointer = self.builder.bitcast(self.builder.gep(array.data, [self.at]), integers.as_pointer())
+        return self.builder.load(pointer, align=4)
+
+    def equal(self, classes: Any, c: Any) -> Any:
+        """Which of the lanes' classes are this one."""
+        one = self.builder.trunc(c, classes.type.element)
+        return self.builder.icmp_signed("==", classes, spread(self.builder, classes.type, one))
 
     def put(self, array: Any, value: Any) -> None:
         self._store(value, self.builder.gep(array.data, [self.at]))
