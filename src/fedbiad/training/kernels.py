@@ -19,7 +19,7 @@ from fedbiad.training.products import (
     TILE,
     WIDTHS,
     inner_1_1,
-    inner_2_5,
+    inner_tile,
     pointer,
     row_1,
     row_16,
@@ -319,7 +319,7 @@ def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None
     for c in range(0, classes, INNER[0]):
         r = 0
         while c + INNER[0] <= classes and r + INNER[1] <= batch:
-            inner_2_5(w, h, c, r, whole, logits)
+            inner_tile(w, h, c, r, whole, logits)
             r += INNER[1]
         while r < batch:
             for i in range(c, min(c + INNER[0], classes)):

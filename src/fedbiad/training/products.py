@@ -73,9 +73,9 @@ def _inner(rows: int, columns: int) -> Any:
 LANES = WIDTHS[2]
 QUARTER = 4
 """Lanes of 128 bits, between which numbers move more slowly than within."""
-INNER = (2, 5)
-"""Rows and columns of sums that are made side by side."""
-inner_2_5, inner_1_1 = _inner(*INNER), _inner(1, 1)
+INNER = (2, 5) if WIDE else (2, 4)
+"""Rows and columns of sums that are made side by side: no more sums than lanes."""
+inner_tile, inner_1_1 = _inner(*INNER), _inner(1, 1)
 
 
 def _pointer() -> Any:
