@@ -92,44 +92,64 @@ def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Mul
             return nothing
         modes[n], firsts[n + 1] = mode, firsts[n] + count
     positions, kinds = np.empty(firsts[-1], dtype=np.int64), np.empty(firsts[-1], dtype=np.uint8)
-    if not decode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, modes)):
-        trouble(page, STREAM)
+    positive, multiples = np.empty(len(positions), dtype=np.bool_), np.empty(len(positions), dtype=np.int32)
+    if (
+        _read_cells(page, blocks, firsts, modes, positions, kinds) < 0
+        or _read_signs(page, blocks, firsts, modes, positions, positive) < 0
+        or read_magnitudes(page, kinds, multiples) < 0
+    ):
         return nothing
+    least, most = _sizes(multiples)
+    for i in range(len(multiples)):
+        multiples[i] *= 2 * np.int32(positive[i]) - 1
+    return positions, multiples, least, most
+
+
+@strict
+def _read_cells(page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, kinds: Marks) -> int:
+    """Where the entries are, and how dense their cells; -1: it cannot be."""
+    if not decode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, modes)):
+        return trouble(page, STREAM)
     start = 0
     for n in range(len(blocks)):
         first, last, size = firsts[n], firsts[n + 1], blocks[n, 0] * blocks[n, 1]
         if modes[n] & BY_ROWS:
             if _read_classes(page, positions[first:last], kinds[first:last], blocks[n], modes[n] & BY_COLUMNS != 0) < 0:
-                return nothing
+                return -1
             positions[first:last] += start
         elif last > first:
             kinds[first:last] = length(size // (last - first))
         start += size
-    positive, alone = np.empty(len(positions), dtype=np.bool_), np.ones(len(positions), dtype=np.bool_)
-    start = 0
+    return 0
+
+
+@strict
+def _read_signs(
+    page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, positive: Bits
+) -> int:
+    """Those told by the signs before them, block by block, then all others; -1: they cannot be."""
+    alone, start = np.ones(len(positions), dtype=np.bool_), 0
     for n in range(len(blocks)):
         first, last = firsts[n], firsts[n + 1]
         if modes[n] & BY_SIGNS:
             alone[first:last] = False
             if read_signs(page, positions[first:last] - start, blocks[n, 1], positive[first:last]) < 0:
-                return nothing
+                return -1
         start += blocks[n, 0] * blocks[n, 1]
-    others = positive if alone.all() else positive[alone]
-    multiples = np.empty(len(positions), dtype=np.int32)
-    if _read_bits(page, others) < 0 or read_magnitudes(page, kinds, multiples) < 0:
-        return nothing
+    if alone.all():
+        return _read_bits(page, positive)
+    others = positive[alone]
+    read = _read_bits(page, others)
     positive[alone] = others
-    least, most = _sizes(multiples)
-    for i in range(len(multiples)):
-        multiples[i] = multiples[i] if positive[i] else -multiples[i]
-    return positions, multiples, least, most
+    return read
 
 
 @strict
 def _sizes(multiples: Multiple) -> Sizes:
     """The least and the largest size; 1 and 0 if there are none."""
-    sizes, least, most = np.abs(multiples.astype(np.int64)), MOST_MULTIPLE + 1 if len(multiples) else 1, 0
-    for size in sizes:
+    least, most = MOST_MULTIPLE + 1 if len(multiples) else 1, 0
+    for i in range(len(multiples)):
+        size = multiples[i] if multiples[i] > 0 else -multiples[i]
         least, most = min(least, size), max(most, size)
     return least, most
 

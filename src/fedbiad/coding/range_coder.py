@@ -61,10 +61,16 @@ def state_of(coder: Coder) -> tuple[np.uint64, np.uint64, int]:
 @strict
 def table(weights: FloatArray) -> Table:
     """Parts in proportion to the weights, each of at least one: floor(sum before x (2^24 - n) / sum of all) + i."""
-    total, before = 0.0, 0.0
+    total = 0.0
     for weight in weights:
         total += weight
-    each = (WHOLE - len(weights)) / total
+    return table_of(weights, total)
+
+
+@strict_part
+def table_of(weights: FloatArray, total: float) -> Table:
+    """The same, if the sum of the weights is known: added up in their order."""
+    each, before = (WHOLE - len(weights)) / total, 0.0
     starts = np.empty(len(weights) + 1, dtype=np.uint64)
     for i in range(len(weights)):
         starts[i] = np.uint64(before * each) + np.uint64(i)

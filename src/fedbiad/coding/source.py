@@ -53,15 +53,16 @@ class Source:
 
     def varint(self, what: str, most: int, least: int = 0) -> int:
         """A count within bounds, in the fewest bytes."""
-        value = shift = 0
-        while True:
-            (byte,) = self.take(1, what)
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        data, at, value, shift, byte = self._data, self._at, 0, 0, 0x80
+        while byte >= 0x80:
             if shift == 7 * MAX_VARINT:
                 raise WireError(f"impossible count: {what} has more than {MAX_VARINT} bytes")
+            if at == len(data):
+                raise WireError(f"truncated: {what} takes 1 bytes, 0 are left")
+            byte = data[at]
+            value |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+        self._at = at
         if byte == 0 and shift > 7:
             raise WireError(f"{what} is not written in the fewest bytes")
         if not least <= value <= most:

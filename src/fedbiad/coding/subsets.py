@@ -20,7 +20,7 @@ from fedbiad.coding.range_coder import (
     put_low_bits,
     state_of,
     symbol_at,
-    table,
+    table_of,
     take,
     take_low_bits,
 )
@@ -73,13 +73,13 @@ def _gap_table(size: int, count: int) -> tuple[Table, int]:
     """Of a gap's upper bits: geometric, each position is a member with probability count / size; and its lower bits."""
     shift = max(length(size // count) - FINE, 0)
     weights = np.empty(min(((size - count) >> shift) + 1, LONGEST), dtype=np.float64)
-    ratio, weight = (size - count) / size, 1.0
+    ratio, weight, total = (size - count) / size, 1.0, 0.0
     for _ in range(shift):
         ratio *= ratio
     for i in range(len(weights)):
         weights[i] = weight
-        weight *= ratio
-    return table(weights), shift
+        total, weight = total + weight, weight * ratio
+    return table_of(weights, total), shift
 
 
 @strict
