@@ -71,7 +71,7 @@ class _Axes:
 
     def __init__(self, points: Sequence[Point]) -> None:
         best = max(accuracy for _, accuracy, _ in points)
-        self.low = max(best - BEST, math.floor(min(accuracy for _, accuracy, _ in points)))
+        self.low = max(best - BEST, math.floor(min(accuracy - spread for _, accuracy, spread in points)))
         self.high = math.ceil(best + 0.3)
         self.least = 10 ** math.floor(math.log10(min(share for share, _, _ in points)))
 

@@ -45,8 +45,14 @@ def new_coder() -> Coder:
 def opened(stream: npt.NDArray[np.uint8]) -> tuple[Coder, Words]:
     """A decoder that has read nothing but its first state; the words of a stream, highest byte first, then zeros."""
     words = np.zeros(max((len(stream) + 3) // 4, 2), dtype=np.uint32)
-    for i in range(len(stream)):
-        words[i >> 2] |= np.uint32(stream[i]) << np.uint32(24 - 8 * (i & 3))
+    whole = len(stream) // 4
+    for i in range(whole):
+        word = np.uint32(0)
+        for j in range(4):
+            word = word << np.uint32(8) | np.uint32(stream[4 * i + j])
+        words[i] = word
+    for i in range(4 * whole, len(stream)):
+        words[whole] |= np.uint32(stream[i]) << np.uint32(24 - 8 * (i & 3))
     coder = np.empty(3, dtype=np.uint64)
     coder[0], coder[1], coder[2] = np.uint64(words[0]) << _WORD | np.uint64(words[1]), WIDEST, 2
     return coder, words
