@@ -184,6 +184,7 @@ _LANGUAGE_FRONTIER = (
     "STC",
     "FedDrop",
     "FedPAQ 2 bits",
+    "FedAvg, evidence 0.05 %",
     "SignSGD, step 0.0024",
     "FedBIAD+DGC",
     "FedMP, original",
