@@ -34,7 +34,7 @@ shorter a round is. Part of an iteration does not depend on the number of units 
 bias), so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a check, which
 is what it needs more than FedDrop: together they keep its iteration above 0.6 of FedAvg's at these widths. A move is
 memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60 samples these two
-alone are larger than the first cache, so most of a swap is lines fetched from the second one.
+alone are larger than many a first cache: most of a swap is probably lines fetched from the second one.
 What would be next: P and A in blocks of as many units as a vector holds, in which a unit's numbers stand a line apart;
 pre-activations of units that come written when a sample is next visited; each process adding up its part of the
 weights. Tried without gain: units not held masked instead of moved
