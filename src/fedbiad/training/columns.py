@@ -9,17 +9,18 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fedbiad.arrays import FloatArray
 from fedbiad.compiling import strict_part
-from fedbiad.training.products import LANES, NUMBER, number, numbers, opened, place
+from fedbiad.training.products import LANES, NUMBER, number, numbers, opened, place, spread
 
 
 def _some_of_column() -> Any:
     @intrinsic
     def some_of_column(context, matrix, first, column, into, row):  # type: ignore[no-untyped-def]
-        """into[row, i] = matrix[i, column] for `LANES` of i from `first` on."""
+        """into[row, i] = matrix[i, column] for `LANES` of i from `first` on, or 0 where there is no such row."""
         return types.void(matrix, first, column, into, row), _write
 
     return some_of_column
@@ -30,26 +31,17 @@ some_of_column = _some_of_column()
 
 @strict_part
 def take_column(matrix: FloatArray, column: int, into: FloatArray, row: int) -> None:
-    """Row of `into` = column of `matrix`."""
-    i = 0
-    while i + LANES <= len(matrix):
+    """Row of `into` = column of `matrix`, and 0 up to a multiple of `LANES`."""
+    for i in range(0, len(matrix), LANES):
         some_of_column(matrix, i, column, into, row)
-        i += LANES
-    for j in range(i, len(matrix)):
-        into[row, j] = matrix[j, column]
 
 
 @strict_part
 def take_columns(matrix: FloatArray, into: FloatArray) -> None:
     """Rows of `into` = columns of `matrix`, all of them; some rows of it after others, as memory is read fastest."""
-    i = 0
-    while i + LANES <= len(matrix):
+    for i in range(0, len(matrix), LANES):
         for column in range(matrix.shape[1]):
             some_of_column(matrix, i, column, into, column)
-        i += LANES
-    for j in range(i, len(matrix)):
-        for column in range(matrix.shape[1]):
-            into[column, j] = matrix[j, column]
 
 
 @strict_part
@@ -61,13 +53,25 @@ def put_column(rows: FloatArray, row: int, matrix: FloatArray, column: int) -> N
 
 def _write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     matrix, first, column, into, row = opened(context, builder, signature, arguments)
-    _, vector, size = numbers(matrix, LANES)
+    scalar, vector, size = numbers(matrix, LANES)
     column, row = (value if value.type == NUMBER else builder.zext(value, NUMBER) for value in (column, row))
-    at, stride = place(builder, matrix, first, column), number(builder, matrix, 1)
-    found = ir.Constant(vector, ir.Undefined)
-    for lane in range(LANES):
-        found = builder.insert_element(found, builder.load(at), ir.Constant(ir.IntType(32), lane))
-        at = builder.gep(at, [stride])
+    counted = ir.VectorType(NUMBER, LANES)
+    lanes = ir.Constant(counted, list(range(LANES)))
+    step = builder.mul(number(builder, matrix, 1), ir.Constant(NUMBER, size))
+    begin = builder.ptrtoint(place(builder, matrix, first, column), NUMBER)
+    addresses = builder.add(spread(builder, counted, begin), builder.mul(lanes, spread(builder, counted, step)))
+    left = builder.sub(number(builder, matrix, 0), first)
+    there = builder.icmp_signed("<", lanes, spread(builder, counted, left))
+    pointers = ir.VectorType(scalar.as_pointer(), LANES)
+    gather = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module,
+        ir.FunctionType(vector, [pointers, ir.IntType(32), there.type, vector]),
+        f"llvm.masked.gather.v{LANES}f{8 * size}.v{LANES}p0f{8 * size}",
+    )
+    nothing = ir.Constant(vector, [0.0] * LANES)
+    found = builder.call(
+        gather, [builder.inttoptr(addresses, pointers), ir.Constant(ir.IntType(32), size), there, nothing]
+    )
     target = builder.bitcast(place(builder, into, row, first), vector.as_pointer())
     builder.store(found, target, align=size)
     return context.get_dummy_value()

@@ -196,8 +196,8 @@ def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray,
     for k in range(len(ends)):
         longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
     count = units.p.shape[1] if longest else 0
-    p, a = np.empty((count, longest), dtype), np.empty((count, longest), dtype)
-    return p, a, np.empty((count, units.w.shape[1]), dtype)
+    samples, classes = -(-longest // LANES) * LANES, -(-units.w.shape[1] // LANES) * LANES
+    return np.empty((count, samples), dtype), np.empty((count, samples), dtype), np.empty((count, classes), dtype)
 
 
 @strict_part
@@ -238,10 +238,13 @@ def _swap(
 
 @strict_part
 def _put_back(pattern: Pattern, waiting: FloatArray, full: FloatArray) -> None:
-    """What units that wait have learned, into the array of all units."""
-    for j in range(len(pattern)):
-        if not pattern[j]:
-            put_column(waiting, j, full, j)
+    """What units that wait have learned, into the array of all units; some rows of it after others, as in columns."""
+    for first in range(0, len(full), LANES):
+        last = min(first + LANES, len(full))
+        for j in range(len(pattern)):
+            if not pattern[j]:
+                for i in range(first, last):
+                    full[i, j] = waiting[j, i]
 
 
 @strict_part

@@ -166,36 +166,31 @@ def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature:
         return [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
 
     nothing = [ir.Constant(vector, [0.0] * LANES)] * (rows * columns)
-    totals, where = _added_up(builder, loop(builder, terms, LANES, nothing, add_terms))
-    for r in range(rows):
-        own = shuffled(builder, totals, totals, where[r * columns : (r + 1) * columns])
-        at = place(builder, into, builder.add(row, ir.Constant(NUMBER, r)), column)
-        builder.store(own, builder.bitcast(at, own.type.as_pointer()), align=size)
+    totals = sums_of_lanes(builder, loop(builder, terms, LANES, nothing, add_terms))
+    for r in range(rows):  # a row's sums are lanes of their own: the first one would be before it
+        at = builder.sub(column, ir.Constant(NUMBER, r * columns))
+        target = place(builder, into, builder.add(row, ir.Constant(NUMBER, r)), at)
+        store_lanes(builder, totals, range(r * columns, (r + 1) * columns), target)
     return context.get_dummy_value()
 
 
-def _added_up(builder: Any, vectors: list[Any]) -> tuple[Any, list[int]]:
-    """The sum of the lanes of each of at most `LANES` vectors, and in which lane of the result it is.
+def sums_of_lanes(builder: Any, vectors: list[Any]) -> Any:
+    """The sums of the lanes of each of at most `LANES` vectors, one after another in the first lanes of a vector.
 
-    One half of the lanes is added to the other until one is left. Halves of two vectors are added as one, put together
-    in the way that takes the processor one instruction: that is all that differs from adding up each of them.
+    Two vectors become one of half as much each, until all are in one: first within quarters, then across. They are
+    put together in ways that take the processor one instruction; a vector without another is its own partner.
     """
-    owners = [[i] * LANES for i in range(len(vectors))]
-    length = LANES  # of what is left of a sum
-    while length > 1:
-        half, starts = length // 2, range(0, LANES, length)
-        first = [start + i for start in starts for i in range(half)]  # of each sum the first half
-        first += [LANES + lane for lane in first]  # of the second vector, too
-        if length <= QUARTER:  # within quarters of a register, which hold sums of both vectors by turns
-            first.sort(key=lambda lane: (lane % LANES // QUARTER, lane))
-        merged, known = [], []
-        for n in range(0, len(vectors), 2):
-            m = min(n + 1, len(vectors) - 1)  # the last one may be alone
-            halves = [shuffled(builder, vectors[n], vectors[m], [i + by for i in first]) for by in (0, half)]
-            merged.append(builder.fadd(*halves))
-            known.append([(owners[n] + owners[m])[lane] for lane in first])
-        vectors, owners, length = merged, known, half
-    return vectors[0], [owners[0].index(i) for i in range(max(owners[0]) + 1)]
+    quarters = range(0, LANES, QUARTER)
+    in_turn, in_pairs = [0, LANES, 1, LANES + 1], [0, 1, LANES, LANES + 1]
+    ways = [([q + i for q in quarters for i in pattern], 2) for pattern in (in_turn, in_pairs)]
+    if LANES == 4 * QUARTER:  # the first half stays in its place, the second one's is taken from the other side
+        ways.append(([*range(LANES // 2), *range(LANES + LANES // 2, 2 * LANES)], LANES // 2))
+    ways.append(([source + q + i for source in (0, LANES) for q in quarters[::2] for i in range(QUARTER)], QUARTER))
+    for first, apart in ways:
+        second = [lane - lane % LANES + (lane % LANES + apart) % LANES for lane in first]
+        pairs = [(vectors[n], vectors[min(n + 1, len(vectors) - 1)]) for n in range(0, len(vectors), 2)]
+        vectors = [builder.fadd(*(shuffled(builder, *pair, lanes) for lanes in (first, second))) for pair in pairs]
+    return vectors[0]
 
 
 # ---------------------------------------------------------------------- what both are written with
@@ -219,6 +214,19 @@ def spread(builder: Any, vector: Any, value: Any) -> Any:
 def shuffled(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:
     """These lanes of two vectors, counted on from one to the other."""
     return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
+
+
+def store_lanes(builder: Any, vector: Any, lanes: Sequence[int], at: Any) -> None:
+    """Only these lanes of a vector, as if all of them were stored from `at` on."""
+    pointer, flags = vector.type.as_pointer(), ir.VectorType(ir.IntType(1), vector.type.count)
+    bits, size = (32, 4) if isinstance(vector.type.element, ir.FloatType) else (64, 8)
+    store = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [vector.type, pointer, ir.IntType(32), flags]),
+        f"llvm.masked.store.v{vector.type.count}f{bits}.p0v{vector.type.count}f{bits}",
+    )
+    mask = ir.Constant(flags, [lane in lanes for lane in range(vector.type.count)])
+    builder.call(store, [vector, builder.bitcast(at, pointer), ir.Constant(ir.IntType(32), size), mask])
 
 
 def number(builder: Any, matrix: Any, axis: int) -> Any:

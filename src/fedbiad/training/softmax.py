@@ -5,7 +5,7 @@ A loop over arrays of a few numbers spends more time on finding out how long the
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from fedbiad.training.products import (
     LANES,
-    QUARTER,
+    NUMBER,
     loop,
     number,
     numbers,
@@ -24,8 +24,12 @@ from fedbiad.training.products import (
     place,
     shuffled,
     spread,
+    sums_of_lanes,
 )
 from fedbiad.vector_math import EXPONENT_BIAS, HIGHEST, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST, MANTISSA, SERIES
+
+TOGETHER = 5
+"""Classes whose lanes are added up side by side."""
 
 
 def _intrinsics() -> tuple[Any, Any, Any]:
@@ -95,29 +99,40 @@ def _write_exponentials(context: Any, builder: Any, signature: Any, arguments: A
 
 def _write_shared(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     e, share, goal, step, b, scale = opened(context, builder, signature, arguments)
-    scalar, vector, _ = numbers(e, LANES)
-    quarter = ir.VectorType(scalar, QUARTER)
-    add_up = operation(builder, "vector.reduce.fadd", quarter, scalar, [scalar, quarter])
+    _, vector, size = numbers(e, LANES)
     more, factor = spread(builder, vector, step), spread(builder, vector, scale)
-    classes, width = number(builder, e, 0), number(builder, e, 1)
+    width, nothing = number(builder, e, 1), ir.Constant(vector, [0.0] * LANES)
 
-    def of_class(c: Any, _: list[Any]) -> list[Any]:
-        def of_lanes(at: Any, values: list[Any]) -> list[Any]:
-            lanes = _Lanes(builder, e, at)
-            own = builder.fmul(lanes.load(c), lanes.get(share))
-            own = builder.select(lanes.equal(lanes.get_classes(goal), c), builder.fadd(own, more), own)
-            lanes.store(builder.fmul(own, factor), c)
-            return [builder.fadd(values[0], own)]
+    def of_classes(count: int) -> Callable[[Any, list[Any]], list[Any]]:
+        def following(done: Any, values: list[Any]) -> list[Any]:
+            classes = [builder.add(builder.add(values[0], done), ir.Constant(NUMBER, i)) for i in range(count)]
 
-        total = loop(builder, width, LANES, [ir.Constant(vector, [0.0] * LANES)], of_lanes)[0]
-        quarters = [shuffled(builder, total, total, range(q, q + QUARTER)) for q in range(0, LANES, QUARTER)]
-        summed = [ir.Constant(scalar, 0.0), functools.reduce(builder.fadd, quarters)]
-        moved = builder.call(add_up, summed, fastmath=("reassoc",))
-        bias = builder.gep(b.data, [c])
-        builder.store(builder.fadd(builder.load(bias), moved), bias)
-        return []
+            def of_lanes(at: Any, totals: list[Any]) -> list[Any]:
+                lanes = _Lanes(builder, e, at)
+                own = [builder.fmul(lanes.load(c), lanes.get(share)) for c in classes]
+                wanted = lanes.get_classes(goal)
+                own = [
+                    builder.select(lanes.equal(wanted, c), builder.fadd(value, more), value)
+                    for c, value in zip(classes, own, strict=True)
+                ]
+                for c, value in zip(classes, own, strict=True):
+                    lanes.store(builder.fmul(value, factor), c)
+                return [builder.fadd(*pair) for pair in zip(totals, own, strict=True)]
 
-    loop(builder, classes, 1, [], of_class)
+            sums = sums_of_lanes(builder, loop(builder, width, LANES, [nothing] * count, of_lanes))
+            bias = builder.gep(b.data, [classes[0]])
+            summed = shuffled(builder, sums, sums, range(count))
+            at = builder.bitcast(bias, summed.type.as_pointer())
+            builder.store(builder.fadd(builder.load(at, align=size), summed), at, align=size)
+            return values
+
+        return following
+
+    classes, zero = number(builder, e, 0), ir.Constant(NUMBER, 0)
+    alone = builder.urem(classes, ir.Constant(NUMBER, TOGETHER))
+    many = builder.sub(classes, alone)
+    loop(builder, many, TOGETHER, [zero], of_classes(TOGETHER))
+    loop(builder, alone, 1, [many], of_classes(1))
     return context.get_dummy_value()
 
 
