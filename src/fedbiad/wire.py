@@ -258,12 +258,9 @@ def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
 
 
 def _seal(chunks: list[Chunk]) -> bytes:
-    """The chunks joined, and the checksum over them: one copy."""
-    buffers = _buffers(chunks)
-    state = xxhash.xxh3_64()
-    for buffer in buffers:
-        state.update(buffer)
-    return b"".join([*buffers, _checksum(state.intdigest())])
+    """The chunks joined, and the checksum over them."""
+    content = b"".join(_buffers(chunks))
+    return content + _checksum(xxhash.xxh3_64_intdigest(content))
 
 
 def _buffers(chunks: list[Chunk]) -> list[bytes | memoryview]:
@@ -297,7 +294,7 @@ def _open(
     flags = data[3]
     if bool(flags & REPLY) != reply:
         raise WireError("a request where a reply was expected" if reply else "a reply where a request was expected")
-    modes = [flags >> shift & PATTERN_MODES for shift in (PATTERN_SHIFT, WORDS_SHIFT)]
+    modes = flags >> PATTERN_SHIFT & PATTERN_MODES, flags >> WORDS_SHIFT
     if PATTERN_MODES in modes or not (reply or flags < CHECKED):
         raise WireError(f"unknown flags {flags:#04x}")
     found_run = int.from_bytes(data[4:8], "little")

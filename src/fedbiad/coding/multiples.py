@@ -35,7 +35,8 @@ CODED = 6
 
 def multiples_bits(part: Multiples, blocks: Blocks) -> float:
     """About how many bits `put_multiples` takes; no range coder is asked."""
-    return STEP_BITS + _outlined(part, tuple(blocks))[0]
+    key = tuple(blocks)
+    return STEP_BITS + _outlined(part, key, _frame(key)[0])[0]
 
 
 def put_multiples(sink: Sink, part: Multiples, blocks: Blocks) -> None:
@@ -44,10 +45,13 @@ def put_multiples(sink: Sink, part: Multiples, blocks: Blocks) -> None:
     if len(part.multiples) != entries:
         raise WireError(f"{len(part.multiples)} multiples for {entries} positions")
     sink.float32(part.step)
-    _, told = _outlined(part, key)
-    most_plain = MAX_VARINT * (COUNTS * len(key) + KINDS * ALPHABET) + entries // 8 + 1
-    most_coded = (CODED + part.size.bit_length() // PIECE) * entries + _most_levels(key)
-    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, _shapes(key), told)
+    shapes, most_plain, most_levels = _frame(key)
+    most_plain, most_coded = (
+        most_plain + entries // 8 + 1,
+        most_levels + (CODED + part.size.bit_length() // PIECE) * entries,
+    )
+    _, told = _outlined(part, key, shapes)
+    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, shapes, told)
     _check(part, *sizes)
 
 
@@ -55,29 +59,26 @@ def get_multiples(source: Source, size: int, blocks: Blocks) -> Multiples:
     """Read the multiples of `size` entries."""
     step = source.float32("a step")
     room = MOST_A_BYTE * source.total
-    positions, multiples, *sizes = source.read(read_entries, _shapes(tuple(blocks)), room)
+    positions, multiples, *sizes = source.read(read_entries, _frame(tuple(blocks))[0], room)
     part = Multiples(size, step, positions, multiples)
     _check(part, *sizes)
     return part
 
 
-def _outlined(part: Multiples, blocks: tuple[tuple[int, int], ...]) -> tuple[float, Outline]:
+def _outlined(part: Multiples, key: tuple[tuple[int, int], ...], shapes: IntArray) -> tuple[float, Outline]:
     """Found once, by whoever asks first for the size or for the code."""
-    if blocks not in part.outlines:
-        part.outlines[blocks] = outline(part.positions, part.multiples, _shapes(blocks))
-    found: tuple[float, Outline] = part.outlines[blocks]
+    found: tuple[float, Outline] | None = part.outlines.get(key)
+    if found is None:
+        found = part.outlines[key] = outline(part.positions, part.multiples, shapes)
     return found
 
 
 @lru_cache(maxsize=64)
-def _shapes(blocks: tuple[tuple[int, int], ...]) -> IntArray:
-    return np.array(blocks, dtype=np.int64).reshape(-1, 2)
-
-
-@lru_cache(maxsize=64)
-def _most_levels(blocks: tuple[tuple[int, int], ...]) -> int:
-    """Symbols told of levels, at most, and what stands for long gaps in their classes."""
-    return sum(rows + columns + 4 * LONGEST_COUNT for rows, columns in blocks)
+def _frame(blocks: tuple[tuple[int, int], ...]) -> tuple[IntArray, int, int]:
+    """The blocks as an array; plain bytes but for signs, and symbols of levels and for long gaps, at most."""
+    most_plain = MAX_VARINT * (COUNTS * len(blocks) + KINDS * ALPHABET)
+    most_levels = sum(rows + columns + 4 * LONGEST_COUNT for rows, columns in blocks)
+    return np.array(blocks, dtype=np.int64).reshape(-1, 2), most_plain, most_levels
 
 
 def _check(part: Multiples, least: int, most: int) -> None:

@@ -33,7 +33,10 @@ SURE = 16
 """No cell of a row is taken to be filled with a probability above 1 - 1/16."""
 
 
+SENT, KEPT = np.dtype(">u4"), np.dtype(np.uint32)
+"""Words in a message and in memory."""
 _FRESH = np.array([0, WIDEST, 0], dtype=np.uint64)
+NO_WORDS: Words = np.zeros(0, dtype=np.uint32)
 
 
 def new_coder() -> Coder:
@@ -41,21 +44,11 @@ def new_coder() -> Coder:
     return _FRESH.copy()
 
 
-@strict
-def opened(stream: npt.NDArray[np.uint8]) -> tuple[Coder, Words]:
+def opened(stream: bytes) -> tuple[Coder, Words]:
     """A decoder that has read nothing but its first state; the words of a stream, highest byte first, then zeros."""
-    words = np.zeros(max((len(stream) + 3) // 4, 2), dtype=np.uint32)
-    whole = len(stream) // 4
-    for i in range(whole):
-        word = np.uint32(0)
-        for j in range(4):
-            word = word << np.uint32(8) | np.uint32(stream[4 * i + j])
-        words[i] = word
-    for i in range(4 * whole, len(stream)):
-        words[whole] |= np.uint32(stream[i]) << np.uint32(24 - 8 * (i & 3))
-    coder = np.empty(3, dtype=np.uint64)
-    coder[0], coder[1], coder[2] = np.uint64(words[0]) << _WORD | np.uint64(words[1]), WIDEST, 2
-    return coder, words
+    coder, whole = new_coder(), stream.ljust(max(-(-len(stream) // 4) * 4, 8), b"\0")
+    coder[0], coder[2] = int.from_bytes(whole[:8], "big"), 2
+    return coder, np.frombuffer(whole, SENT).astype(KEPT)
 
 
 @strict_part
@@ -250,7 +243,8 @@ def decode_row(coder: Coder, words: Words, cells: Symbols, weights: IntArray, fi
 
 def end_of(lower: int, span: int) -> int:
     """Of the numbers in an interval the one that ends with most zero bytes, of these the least."""
-    number, unit = lower, 1
+    unit = 1 << 8 * ((span.bit_length() - 1) // 8)  # it is no larger than the span: there is a multiple of it
+    number = -(-lower // unit) * unit
     while (wider := -(-number // (unit << 8)) * (unit << 8)) < lower + span and unit < 1 << STATE_BITS:
         number, unit = wider, unit << 8
     return number

@@ -16,13 +16,25 @@ import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.page import AT, MAX_VARINT, Page, new_place
-from fedbiad.coding.range_coder import STATE_BITS, WORD_BITS, Table, Words, encode, end_of, new_coder
+from fedbiad.coding.range_coder import (
+    KEPT,
+    NO_WORDS,
+    SENT,
+    STATE_BITS,
+    WORD_BITS,
+    Table,
+    Words,
+    encode,
+    end_of,
+    new_coder,
+)
 from fedbiad.errors import WireError
 
 Told = TypeVar("Told")
 Chunk = bytes | npt.NDArray[Any]
 """Bytes, or an array whose bytes are meant."""
 
+FLOAT = struct.Struct("<f")
 AT_ONCE = 1 << 16
 """Symbols coded at once: there is room for a word each before any is written."""
 
@@ -38,7 +50,7 @@ class Sink:
     def __init__(self) -> None:
         self.plain: list[Chunk] = []
         self._coder = new_coder()
-        self._words: Words = np.empty(64, dtype=np.uint32)
+        self._words: Words = NO_WORDS
 
     def branch(self) -> Sink:
         """A sink that goes on from here: to try one way of coding beside another."""
@@ -69,7 +81,7 @@ class Sink:
 
     def float32(self, value: float | np.float32) -> None:
         """One float32."""
-        self.plain.append(struct.pack("<f", value))
+        self.plain.append(FLOAT.pack(value))
 
     def array(self, values: npt.NDArray[Any], dtype: str) -> None:
         """An array, little-endian; not copied where it lies so already."""
@@ -98,13 +110,13 @@ class Sink:
         """For a word a symbol; a growing array doubles at least."""
         written, before = int(self._coder[2]), self._words
         if written + most > len(before):
-            self._words = np.empty(max(written + most, 2 * len(before)), dtype=np.uint32)
+            self._words = np.empty(max(written + most, 2 * len(before)), KEPT)
             self._words[:written] = before[:written]
 
     def coded(self) -> bytes:
         """The range-coded stream: the shortest that, with zeros behind it, decodes to its symbols."""
         lower, span, count = self._coder.tolist()
-        words: bytes = self._words[:count].astype(">u4").tobytes()
+        words: bytes = self._words[:count].astype(SENT).tobytes()
         end = end_of(lower, span)
         if end < 1 << STATE_BITS:
             return (words + end.to_bytes(8, "big")).rstrip(b"\0")
@@ -127,8 +139,13 @@ _LARGER = 1 << np.arange(7, 63, 7, dtype=np.int64)
 """The first number of two bytes, of three, and so on."""
 
 
+_SHORT = [bytes([value]) for value in range(0x80)]
+
+
 def varint(value: int) -> bytes:
     """An unsigned count, 7 bits a byte, lowest first."""
+    if 0 <= value <= 0x7F:
+        return _SHORT[value]
     if not 0 <= value < 1 << 7 * MAX_VARINT:
         raise WireError(f"a count of {value} does not fit a message")
     out = bytearray()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, Page, new_place, reason
-from fedbiad.coding.range_coder import Symbols, Table, Words, decode, end_of, new_coder, opened
+from fedbiad.coding.range_coder import NO_WORDS, Symbols, Table, decode, end_of, new_coder, opened
+from fedbiad.coding.sink import FLOAT
 from fedbiad.errors import WireError
 
 Read = TypeVar("Read")
-NO_WORDS: Words = np.zeros(0, dtype=np.uint32)
 
 
 class Source:
@@ -23,7 +22,7 @@ class Source:
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
-        self._coded = memoryview(b"")
+        self._coded = b""
         self._coder, self._words = new_coder(), NO_WORDS
 
     @property
@@ -41,15 +40,16 @@ class Source:
         if coded > self.left:
             raise WireError(f"truncated: {coded} bytes of coded stream declared, {self.left} are left")
         cut = len(self._data) - coded
-        self._coded, self._data = self._data[cut:], self._data[:cut]
-        self._coder, self._words = opened(np.frombuffer(self._coded, dtype=np.uint8))
+        self._coded, self._data = bytes(self._data[cut:]), self._data[:cut]
+        self._coder, self._words = opened(self._coded)
 
     def take(self, size: int, what: str) -> memoryview:
         """The next plain bytes; refused before anything is allocated if there are fewer."""
-        if size > self.left:
+        begin, end = self._at, self._at + size
+        if end > len(self._data):
             raise WireError(f"truncated: {what} takes {size} bytes, {self.left} are left")
-        self._at += size
-        return self._data[self._at - size : self._at]
+        self._at = end
+        return self._data[begin:end]
 
     def varint(self, what: str, most: int, least: int = 0) -> int:
         """A count within bounds, in the fewest bytes."""
@@ -71,7 +71,7 @@ class Source:
 
     def float32(self, what: str) -> np.float32:
         """One finite float32."""
-        (value,) = struct.unpack("<f", self.take(4, what))
+        (value,) = FLOAT.unpack(self.take(4, what))
         if not math.isfinite(value):
             raise WireError(f"{what} holds NaN or infinite values")
         return np.float32(value)
@@ -110,8 +110,8 @@ class Source:
         if self.left:
             raise WireError(f"{self.left} bytes too many")
         above, span, read = self._coder.tolist()
-        state = bytes(self._coded[4 * (read - 2) : 4 * read]).ljust(8, b"\0")
+        state = self._coded[4 * (read - 2) : 4 * read].ljust(8, b"\0")
         point = int.from_bytes(state, "big")
-        spare = len(self._coded) > 4 * read or bytes(self._coded[-1:]) == b"\0"
+        spare = len(self._coded) > 4 * read or self._coded[-1:] == b"\0"
         if spare or end_of(point - above, span) != point:
             raise WireError("the coded stream is not the one its content is coded as")
