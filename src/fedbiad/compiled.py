@@ -14,6 +14,17 @@ RowList = npt.NDArray[np.uint32]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """What SplitMix64 goes on by (Steele et al. 2014)."""
 
+LINE = 64
+"""Bytes of a cache line."""
+
+
+@strict_part
+def aligned(rows: int, columns: int, like: FloatArray) -> FloatArray:
+    """Zeros of the type of `like`, begun with a cache line: vectors that span two of them are slow to read."""
+    room = np.zeros(rows * columns + LINE, like.dtype)
+    skipped = -room.ctypes.data % LINE // like.itemsize
+    return room[skipped : skipped + rows * columns].reshape(rows, columns)
+
 
 @strict
 def accumulate(total: FloatArray, change: FloatArray, weight: float) -> None:

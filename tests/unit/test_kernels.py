@@ -8,8 +8,8 @@ import pytest
 from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.compiled import RowList
 from fedbiad.compiling import fast
+from fedbiad.products import LANES
 from fedbiad.training import kernels
-from fedbiad.training.products import LANES
 
 
 @fast

@@ -12,8 +12,8 @@ import torch
 
 from fedbiad.arrays import FloatArray
 from fedbiad.models import MLP
+from fedbiad.products import WIDTHS
 from fedbiad.training.batches import Derived, judged
-from fedbiad.training.products import WIDTHS
 from fedbiad.training.strips import PAYS, Picture, Strips, add_back, multiply
 
 BACKGROUND = -0.5

@@ -8,18 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbiad.arrays import FloatArray, Params
-from fedbiad.compiling import fast
+from fedbiad.arrays import FloatArray, IntArray, Params
+from fedbiad.models import states
 from fedbiad.models.absent import AbsentWords
 from fedbiad.models.base import Gradients, Kept, Outer, Rows, linear, times
 from fedbiad.models.heads import Head, Likelihood, losses_and_errors
-from fedbiad.vector_math import sigmoid, tanh
 
 LOGITS = 1 << 22
 """Logits computed at a time."""
-
-WHOLE_VECTORS = 64
-"""As many numbers as a compiler's loop takes at a time."""
 
 Pair = tuple[Tensor, Tensor]
 """h and c of a layer, each [clients, batch, units]."""
@@ -68,16 +64,8 @@ def lstm_layer(params: Params, name: str, inputs: Tensor, state: Pair, kept: Kep
     h, c = (gates.new_empty(clients, time + 1, batch, units) for _ in range(2))
     h[:, 0], c[:, 0] = state
     trace = Trace(flat, gates, h, c, gates.new_empty(clients, time, batch, units))
-    # side by side the way they are read: a product with few rows is then twice as fast
-    recurrent, rows = params[f"{name}.weight_hh"].transpose(1, 2).contiguous(), kept.get(f"{name}.weight_hh")
-    places = None if rows is None else rows[:, None].expand(-1, batch, -1)
-    numbers = [part.numpy() for part in (gates, c, trace.squashed, h)]
-    for t in range(time):
-        if places is None:
-            gates[:, t].baddbmm_(h[:, t], recurrent)
-        else:
-            gates[:, t].scatter_add_(2, places, torch.bmm(h[:, t], recurrent))
-        lstm_cell(t, *numbers)
+    recurrent, rows = _recurrent(params, name, kept)
+    states.run(gates.numpy(), recurrent, rows, h.numpy(), c.numpy(), trace.squashed.numpy())
     return h[:, 1:], (h[:, time], c[:, time]), trace
 
 
@@ -88,19 +76,14 @@ def lstm_layer_gradients(
 
     From that of its outputs [clients, time, batch, units], through time; nothing flows into the state it began with.
     """
-    recurrent, rows = params[f"{name}.weight_hh"], kept.get(f"{name}.weight_hh")
-    clients, time, batch, units = error.shape
-    dh, dc = error.new_zeros(clients, batch, units), error.new_zeros(clients, batch, units)
-    gates, c, squashed, above = (part.numpy() for part in (trace.gates, trace.c, trace.squashed, error))
-    for t in range(time - 1, -1, -1):
-        lstm_cell_gradient(t, gates, c, squashed, above, dh.numpy(), dc.numpy())
-        dh = torch.bmm(_at(trace.gates[:, t], rows), recurrent)
+    gates, c, squashed, above = (part.numpy() for part in (trace.gates, trace.c, trace.squashed, error.contiguous()))
+    states.run_back(gates, *_recurrent(params, name, kept), c, squashed, above)
     of_gates = trace.gates.flatten(1, 2)
-    past = trace.h[:, :time].flatten(1, 2)
-    from_below = _at(of_gates, kept.get(f"{name}.weight_ih"))
+    past = trace.h[:, :-1].flatten(1, 2)
+    from_below, from_past = (_at(of_gates, kept.get(f"{name}.weight_{side}")) for side in ("ih", "hh"))
     bias = of_gates.sum(1)
     found: Gradients = {
-        f"{name}.weight_ih": Outer(from_below, trace.inputs), f"{name}.weight_hh": Outer(_at(of_gates, rows), past),
+        f"{name}.weight_ih": Outer(from_below, trace.inputs), f"{name}.weight_hh": Outer(from_past, past),
         f"{name}.bias_ih": bias, f"{name}.bias_hh": bias,
     }  # fmt: skip
     below = torch.bmm(from_below, params[f"{name}.weight_ih"])
@@ -153,58 +136,15 @@ def _through(error: Tensor, params: Params, rest: Tensor | None, slope: Tensor |
     return back if rest is None or slope is None else back.addcmul_(rest.unsqueeze(2), slope)
 
 
-@fast
-def lstm_cell(t: int, gates: FloatArray, c: FloatArray, squashed: FloatArray, h: FloatArray) -> None:
-    """One time step from the gates' pre-activations on, all [clients, time, batch, ...]; they become i, f, g, o."""
-    clients, _, batch, units = squashed.shape
-    # rows of whole vectors: what is left over, a compiler's loop takes one by one
-    i, f, g, o, now, tanh_c = np.zeros((6, (units + WHOLE_VECTORS - 1) // WHOLE_VECTORS * WHOLE_VECTORS), gates.dtype)
-    for k in range(clients):
-        for r in range(batch):
-            own, before = gates[k, t, r], c[k, t, r]
-            for j in range(units):
-                i[j], f[j], g[j], o[j] = own[j], own[units + j], own[2 * units + j], own[3 * units + j]
-                now[j] = before[j]
-            for j in range(len(i)):
-                i[j], f[j], o[j] = sigmoid(i[j]), sigmoid(f[j]), sigmoid(o[j])
-            for j in range(len(i)):
-                g[j] = tanh(g[j])
-            for j in range(len(i)):
-                now[j] = f[j] * now[j] + i[j] * g[j]
-            for j in range(len(i)):
-                tanh_c[j] = tanh(now[j])
-            for j in range(units):
-                own[j], own[units + j], own[2 * units + j], own[3 * units + j] = i[j], f[j], g[j], o[j]
-                c[k, t + 1, r, j], squashed[k, t, r, j], h[k, t + 1, r, j] = now[j], tanh_c[j], o[j] * tanh_c[j]
-
-
-@fast
-def lstm_cell_gradient(
-    t: int, gates: FloatArray, c: FloatArray, squashed: FloatArray, error: FloatArray, dh: FloatArray, dc: FloatArray
-) -> None:
-    """One time step back: from the gradient of h (from above `error`, from later `dh`) and of c to that of the gates.
-
-    `dh` and `dc` are [clients, batch, units]; gates become the gradient of their pre-activations, `dc` the earlier one.
-    """
-    clients, _, batch, units = squashed.shape
-    one = squashed.dtype.type(1)
-    for k in range(clients):
-        for r in range(batch):
-            own = gates[k, t, r]
-            for j in range(units):
-                i, f, g, o = own[j], own[units + j], own[2 * units + j], own[3 * units + j]
-                tanh_c, now = squashed[k, t, r, j], dh[k, r, j] + error[k, t, r, j]
-                cell = dc[k, r, j] + now * o * (one - tanh_c * tanh_c)
-                own[j] = cell * g * i * (one - i)
-                own[units + j] = cell * c[k, t, r, j] * f * (one - f)
-                own[2 * units + j] = cell * i * (one - g * g)
-                own[3 * units + j] = now * tanh_c * o * (one - o)
-                dc[k, r, j] = cell * f
-
-
 def word_gradient(error: Tensor, places: Tensor, there: Tensor | None) -> Rows:
     """The gradient of the table from that of the vectors [clients, n, width]."""
     return Rows(places, error if there is None else error * there.unsqueeze(2))
+
+
+def _recurrent(params: Params, name: str, kept: Kept) -> tuple[FloatArray, IntArray]:
+    """W_hh [clients, rows, units] and which gates its rows are; none are named if all are there."""
+    weight, rows = params[f"{name}.weight_hh"].contiguous().numpy(), kept.get(f"{name}.weight_hh")
+    return weight, np.empty((len(weight), 0), np.int64) if rows is None else rows.contiguous().numpy()
 
 
 def _at(values: Tensor, rows: Tensor | None) -> Tensor:

@@ -20,12 +20,12 @@ from fedbiad import compiled
 from fedbiad.aggregation import Total, count_holders
 from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.patterns import NO_SWAPS, Swaps
+from fedbiad.products import LANES
 from fedbiad.rows import Layout
 from fedbiad.training import kernels, strips
 from fedbiad.training.batches import LocalData, Parts
 from fedbiad.training.kernels import Course, Places, Units
 from fedbiad.training.objective import cross_entropy
-from fedbiad.training.products import LANES
 from fedbiad.training.strips import Picture
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"

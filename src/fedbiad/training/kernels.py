@@ -9,11 +9,11 @@ import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.compiled import RowList, draw_uniforms, key_of_step, swap_rows
+from fedbiad.columns import put_column, take_column, take_columns
+from fedbiad.compiled import RowList, aligned, draw_uniforms, key_of_step, swap_rows
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
-from fedbiad.training.columns import put_column, take_column, take_columns
-from fedbiad.training.products import (
+from fedbiad.products import (
     INNER,
     LANES,
     TILE,
@@ -31,8 +31,6 @@ from fedbiad.training.products import (
 from fedbiad.training.softmax import exponentials, scaled, shared
 
 Goals = npt.NDArray[np.int32]
-LINE = 64
-"""Bytes of a cache line."""
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
@@ -79,7 +77,7 @@ def train(
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
-    h, nothing = _aligned(batch, places, p), np.zeros(places, p.dtype)
+    h, nothing = aligned(batch, places, p), np.zeros(places, p.dtype)
     e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
     lanes, goal = np.empty((4, e.shape[1]), p.dtype), np.full(e.shape[1], -1, np.int32)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
@@ -131,14 +129,6 @@ def train(
         if swapped:
             _put_back(pattern, waiting_a, units.a[first:last])
             _put_back(pattern, waiting_w, units.w[k])
-
-
-@strict_part
-def _aligned(rows: int, columns: int, like: FloatArray) -> FloatArray:
-    """Zeros of the type of `like`, begun with a cache line: vectors that span two of them are slow to read."""
-    room = np.zeros(rows * columns + LINE, like.dtype)
-    skipped = -room.ctypes.data % LINE // like.itemsize
-    return room[skipped : skipped + rows * columns].reshape(rows, columns)
 
 
 @strict

@@ -13,7 +13,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from fedbiad.training.products import (
+from fedbiad.products import (
     LANES,
     NUMBER,
     loop,

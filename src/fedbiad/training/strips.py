@@ -18,8 +18,8 @@ from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiling import strict, strict_part
+from fedbiad.products import STRIP, WIDTHS, pointer, strip_1, strip_16, strip_64, strip_128
 from fedbiad.training.bits import BITS, Words, bits_before, bits_set
-from fedbiad.training.products import STRIP, WIDTHS, pointer, strip_1, strip_16, strip_64, strip_128
 
 PAYS = 0.55
 """Strips that hold a larger share of a matrix than this are not faster than a product with all of it."""

@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from fedbiad.arrays import FloatArray
 from fedbiad.compiling import strict_part
-from fedbiad.training.products import LANES, NUMBER, number, numbers, opened, place, spread
+from fedbiad.products import LANES, NUMBER, number, numbers, opened, place, spread
 
 
 def _some_of_column() -> Any:
