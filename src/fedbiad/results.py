@@ -216,7 +216,7 @@ def _timed(result: Result) -> bool:
 def _other_seeds(result: Result, row: Result) -> str:
     """The seeds of a row, where they are not those of the table."""
     own = row["seeds"] if "seeds" in row else result["seeds"]
-    return "" if own == result["seeds"] else f" (seeds {', '.join(map(str, own))})"
+    return "" if own == result["seeds"] else f" (seed{'s' if len(own) > 1 else ''} {', '.join(map(str, own))})"
 
 
 def _share(result: Result, row: Result) -> list[tuple[str, str]]:
