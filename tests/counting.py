@@ -1,14 +1,21 @@
-"""Counts the products and the bytes written of what torch is asked to do: amounts of work, not seconds."""
+"""Counts the products and the bytes written of what torch is asked to do: amounts of work, not seconds.
+
+The states of an LSTM are compiled: their products are counted from what they are called with.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from fedbiad.arrays import FloatArray
+from fedbiad.models import states
 
 FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 """Where the two factors stand among the arguments of a product."""
@@ -21,6 +28,25 @@ class Work(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.products = 0
         self.written = 0
+        self._compiled = states.run, states.run_back
+
+    def __enter__(self) -> Self:
+        states.run, states.run_back = map(self._counted, self._compiled)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        states.run, states.run_back = self._compiled
+
+    def _counted(self, run: Callable[..., None]) -> Callable[..., None]:
+        """Every time step and sequence is multiplied with the whole matrix that is there."""
+
+        def counted(gates: FloatArray, recurrent: FloatArray, *rest: Any) -> None:
+            self.products += recurrent.size * gates.shape[1] * gates.shape[2]
+            run(gates, recurrent, *rest)
+
+        return counted
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
