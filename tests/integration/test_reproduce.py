@@ -161,7 +161,7 @@ class TestPage:
         text = " ".join(section(result(rows)))
         assert "LTTR" not in text
         assert "TTA" not in text
-        assert "84.49 ± 0.10 (seeds 0) |" in text
+        assert "84.49 ± 0.10 (seed 0) |" in text
 
     def test_language_tells_the_likelihood_and_no_time_to_a_target_it_does_not_have(self) -> None:
         found = result([row("FedAvg", 0.277, 0.0, loss=5.62, server_step=2.0, learning_rate=20.0)])
