@@ -34,10 +34,9 @@ shorter a round is. Part of an iteration does not depend on the number of units 
 bias), so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a check, which
 is what it needs more than FedDrop: together they keep its iteration above 0.6 of FedAvg's at these widths. A move is
 memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60 samples these two
-alone are larger than many a first cache: most of a swap is probably lines fetched from the second one. Sampled on an
-Intel Xeon (by hand, with `perf`), of FedBIAD's iteration at 64 of 128 units 43 % are the product with the Gram matrix,
-which runs at its multiplications' speed, 13 % the logits and the sums across their lanes, 10 % the softmax, 15 % the
-two updates, and 10 % the swaps: P 3, A 3, the rest W and drawing, listing and ordering the units.
+alone are larger than many a first cache: most of a swap is probably lines fetched from the second one. By samples of
+`perf` inside the kernel the product with the Gram matrix is the largest part of FedBIAD's iteration, then the two
+updates, the logits, the softmax and the swaps, these about as much as the softmax.
 What would be next: fewer numbers moved (P of units that come written when a sample is next visited), the listing of
 units by vector instructions, two clients by turns so that one's softmax fills the other's waiting; each process adding
 up its part of the weights. Tried without gain: units not held masked instead of moved aside; lines of P asked for

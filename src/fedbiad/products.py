@@ -49,11 +49,13 @@ More rows would read factors less often, but multiply more background: columns i
 """
 TILE = 5
 """Rows of a tile: half as wide as a strip."""
+FEW = 4
+"""Rows of a smaller tile: many batches are of four sequences, or of a multiple."""
 WIDTHS = (128, 64, 16, 1) if WIDE else (32, 16, 8, 1)
 """What fits into the registers of the processor: twice the first, five times the second."""
 strip_128, strip_64, strip_16, strip_1 = (_product(STRIP, width, packed=True) for width in WIDTHS)
 tile_64, tile_16, tile_1 = (_product(TILE, width, packed=False) for width in WIDTHS[1:])
-four_64 = _product(4, WIDTHS[1], packed=False)
+few_64 = _product(FEW, WIDTHS[1], packed=False)
 row_64, row_16, row_1 = (_product(1, width, packed=False) for width in WIDTHS[1:])
 
 

@@ -28,7 +28,7 @@ def drawn(batch: int, units: int, kept: int, dtype: type = np.float64) -> tuple[
 
 def whole(recurrent: FloatArray, rows: IntArray, gates: int) -> FloatArray:
     """W_hh with rows of 0 for those that are not there."""
-    if not rows.shape[1]:
+    if recurrent.shape[1] == gates:
         return recurrent
     full = np.zeros((CLIENTS, gates, recurrent.shape[2]))
     for k in range(CLIENTS):
@@ -48,6 +48,7 @@ SIZES = [
     (1, 3, 12),
     (3, 16, 64),
     (4, 20, 80),
+    (4, 8, 0),
     (5, 7, 28),
     (7, 33, 50),
     (8, 16, 9),

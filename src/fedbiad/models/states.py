@@ -1,7 +1,7 @@
 """The states of a recurrent layer, from one time step to the next and back, compiled: all steps in one go.
 
-A step's product has few rows, and a library reads its large matrix with steps over many pages. Here the matrix is laid
-out once for all steps, some columns after others, the way it is read.
+A step's product has few rows, but reads all of its matrix. So that is laid out once for all steps, some columns after
+others, the way it is read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.columns import some_of_column
 from fedbiad.compiled import aligned
 from fedbiad.compiling import fast, part, strict_part
-from fedbiad.products import LANES, TILE, WIDTHS, four_64, row_64, tile_64
+from fedbiad.products import FEW, LANES, TILE, WIDTHS, few_64, row_64, tile_64
 from fedbiad.vector_math import sigmoid, tanh
 
 PANEL = WIDTHS[1]
 """Columns of a matrix that are laid out together."""
-FEW = 4
-"""Rows of a smaller tile: many batches are of four sequences, or of a multiple."""
 WHOLE_VECTORS = 64
 """As many numbers as a compiler's loop takes at a time."""
 
@@ -104,8 +102,8 @@ def _lay_out_transposed(matrix: FloatArray, panels: FloatArray) -> None:
 @part
 def _multiply(left: FloatArray, panels: FloatArray, nothing: FloatArray, product: FloatArray) -> None:
     """product[p] = left x panels[p]."""
-    rows, terms = left.shape
-    places = terms * np.arange(rows)
+    rows, terms = len(left), panels.shape[1]  # none, if no row of a compact matrix is there
+    places = left.shape[1] * np.arange(rows)
     for p in range(len(panels)):
         r = 0
         while r < rows:
@@ -114,7 +112,7 @@ def _multiply(left: FloatArray, panels: FloatArray, nothing: FloatArray, product
                 tile_64(left, own, 1, terms, panels[p], None, nothing, None, product[p], r, None, 0)
                 r += TILE
             elif more >= FEW:
-                four_64(left, own, 1, terms, panels[p], None, nothing, None, product[p], r, None, 0)
+                few_64(left, own, 1, terms, panels[p], None, nothing, None, product[p], r, None, 0)
                 r += FEW
             else:
                 row_64(left, own, 1, terms, panels[p], None, nothing, None, product[p], r, None, 0)

@@ -181,7 +181,7 @@ def _move(
 
 @strict_part
 def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """For the numbers of units, unit by unit, of one client at a time of those before `ends`, the largest too."""
+    """For the numbers of units, unit by unit in whole vectors, of one client at a time of those before `ends`."""
     longest, dtype = 0, units.p.dtype
     for k in range(len(ends)):
         longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
