@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,6 +74,17 @@ class LocalTraining:
         """U in memory as the form reads and sums it fastest; what is computed from it stays so."""
         return dual.laid_out(u) if self.chosen[0] == "fused" else u
 
+    def checks(self, round_: int) -> tuple[int, ...]:
+        """The iterations of a round after which the method may change a pattern; asked for once for all blocks."""
+        if round_ not in self._checks:
+            self._checks.clear()
+            self._checks[round_] = tuple(v for v in range(self.iterations) if self.method.is_check(round_, v))
+        return self._checks[round_]
+
+    @cached_property
+    def _checks(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
     @property
     def _stacked(self) -> int:
         return max(1, min(20, 8_000_000 // self.layout.num_weights))
@@ -123,7 +135,7 @@ def client_update(
     pattern = method.first_pattern(layout, cohort, state, received)  # lines 10-14
     noise = Noise(work.noise_std, cohort.keys("noise") if work.noise_std else [])
     trainer = work.trainer(received, cohort, data, pattern, noise)  # line 9
-    checks = [v for v in range(work.iterations) if method.is_check(cohort.round, v)]
+    checks = work.checks(cohort.round)
     swaps = method.swaps(cohort, pattern) if isinstance(trainer, FusedTrainer) else None
     if isinstance(trainer, FusedTrainer) and swaps is not None:
         course = trainer.swap_along(pattern, swaps, work.iterations)
@@ -140,7 +152,7 @@ def client_update(
 
 
 def _local_iterations(
-    work: LocalTraining, trainer: Trainer, cohort: Cohort, pattern: Pattern, checks: list[int], state: ClientState
+    work: LocalTraining, trainer: Trainer, cohort: Cohort, pattern: Pattern, checks: Sequence[int], state: ClientState
 ) -> tuple[Course, ClientState]:
     """Lines 15-27, with the method asked at every check."""
     method, layout = work.method, work.layout

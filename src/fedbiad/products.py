@@ -76,8 +76,8 @@ def _inner(rows: int, columns: int) -> Any:
 LANES = WIDTHS[2]
 QUARTER = 4
 """Lanes of 128 bits, between which numbers move more slowly than within."""
-INNER = (2, 5) if WIDE else (2, 4)
-"""Rows and columns of sums that are made side by side: no more sums than lanes."""
+INNER = (2, 5)
+"""Rows and columns of sums that are made side by side: no more sums of a row than lanes."""
 inner_tile, inner_1_1 = _inner(*INNER), _inner(1, 1)
 
 
@@ -169,11 +169,14 @@ def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature:
         return [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
 
     nothing = [ir.Constant(vector, [0.0] * LANES)] * (rows * columns)
-    totals = sums_of_lanes(builder, loop(builder, terms, LANES, nothing, add_terms))
-    for r in range(rows):  # a row's sums are lanes of their own: the first one would be before it
-        at = builder.sub(column, ir.Constant(NUMBER, r * columns))
-        target = place(builder, into, builder.add(row, ir.Constant(NUMBER, r)), at)
-        store_lanes(builder, totals, range(r * columns, (r + 1) * columns), target)
+    sums = loop(builder, terms, LANES, nothing, add_terms)
+    together = LANES // columns  # rows whose sums fit into the lanes of one vector
+    for first in range(0, rows, together):
+        totals = sums_of_lanes(builder, sums[first * columns : (first + together) * columns])
+        for r in range(min(together, rows - first)):  # a row's lanes are its own: the first one would be before it
+            at = builder.sub(column, ir.Constant(NUMBER, r * columns))
+            target = place(builder, into, builder.add(row, ir.Constant(NUMBER, first + r)), at)
+            store_lanes(builder, totals, range(r * columns, (r + 1) * columns), target)
     return context.get_dummy_value()
 
 
@@ -219,10 +222,15 @@ def shuffled(builder: Any, one: Any, other: Any, lanes: Sequence[int]) -> Any:
     return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
 
 
-def store_lanes(builder: Any, vector: Any, lanes: Sequence[int], at: Any) -> None:
+def store_lanes(builder: Any, vector: Any, lanes: range, at: Any) -> None:
     """Only these lanes of a vector, as if all of them were stored from `at` on."""
-    pointer, flags = vector.type.as_pointer(), ir.VectorType(ir.IntType(1), vector.type.count)
     bits, size = (32, 4) if isinstance(vector.type.element, ir.FloatType) else (64, 8)
+    if not WIDE:  # processors with masks of 256 bits alone take long to store by them
+        some = shuffled(builder, vector, vector, lanes)
+        first = builder.gep(at, [ir.Constant(NUMBER, lanes.start)])
+        builder.store(some, builder.bitcast(first, some.type.as_pointer()), align=size)
+        return
+    pointer, flags = vector.type.as_pointer(), ir.VectorType(ir.IntType(1), vector.type.count)
     store = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
         builder.module,
         ir.FunctionType(ir.VoidType(), [vector.type, pointer, ir.IntType(32), flags]),

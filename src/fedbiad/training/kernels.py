@@ -88,6 +88,7 @@ def train(
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size, count, met, swapped = last - first, held.taken[k], 0, False
+        check = 2 * swaps.interval if swaps.interval else -1  # the next one
         own_p, own_a, own_w, own_rows = p[first:last], a[first:last], held.units.w[k], held.rows[k]
         gram = carray(pointer(grams[k], p), (size, size))
         losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
@@ -109,6 +110,9 @@ def train(
             _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
             if met < size:
                 met = _meet(chosen, seen, met)
+            if v != check:
+                continue
+            check += swaps.interval
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
                 if not swapped:
@@ -239,9 +243,7 @@ def _put_back(pattern: Pattern, waiting: FloatArray, full: FloatArray) -> None:
 
 @strict_part
 def _rose(losses: FloatArray, v: int, interval: int) -> bool:
-    """Whether iteration v is one of the checks and Eq. (loss_diff) is positive there; `loss_trend`, compiled."""
-    if interval == 0 or v <= interval or v % interval:
-        return False
+    """Whether Eq. (loss_diff) is positive at the check after iteration v; `loss_trend`, compiled."""
     recent, before = 0.0, 0.0
     for i in range(interval):
         recent += losses[v + 1 - interval + i]
