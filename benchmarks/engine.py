@@ -96,19 +96,20 @@ def table(
 def local_steps(data: FederatedData, repeats: int) -> dict[str, Any]:
     """What one more local iteration of a client costs, its checks and changes of pattern included.
 
-    The difference between rounds of many and of few iterations: what is done once a round drops out.
+    The difference between rounds of many and of few iterations: what is done once a round drops out. The rounds are of
+    few clients, so that all variants come by turns within a second: busy spells of a machine last longer.
     """
-    few, many = 5, 85
+    few, many, selected = 5, 85, 10
     names, widths = ("fedavg", "feddrop", "fedbiad"), (128, 256)
-    ready = {(name, width, epochs): experiment(data, name, epochs, units=width, block=50)
-             for width in widths for name in names for epochs in (few, many)}  # fmt: skip
-    times = interleaved({str(key): rounds(own) for key, own in ready.items()}, repeats, warm_up=2)
-    iterations = (many - few) * IMAGES // BATCH * SELECTED
     found: dict[str, Any] = {}
     print("\none more local iteration of a client, half of the units dropped by feddrop and fedbiad")
     for width in widths:
+        ready = {(name, epochs): experiment(data, name, epochs, units=width, selected=selected)
+                 for name in names for epochs in (few, many)}  # fmt: skip
+        times = interleaved({str(key): rounds(own) for key, own in ready.items()}, 10 * repeats, warm_up=5)
+        iterations = (many - few) * IMAGES // BATCH * selected
         for name in names:
-            pairs = zip(times[str((name, width, few))], times[str((name, width, many))], strict=True)
+            pairs = zip(times[str((name, few))], times[str((name, many))], strict=True)
             own = spread([(long - short) / iterations for short, long in pairs])
             first = found.setdefault(f"fedavg, {width} units", own)
             found[f"{name}, {width} units"] = {**own, "ratio": own["median"] / first["median"]}

@@ -37,14 +37,6 @@ def take_column(matrix: FloatArray, column: int, into: FloatArray, row: int) -> 
 
 
 @strict_part
-def take_columns(matrix: FloatArray, into: FloatArray) -> None:
-    """Rows of `into` = columns of `matrix`, all of them; some rows of it after others, as memory is read fastest."""
-    for i in range(0, len(matrix), LANES):
-        for column in range(matrix.shape[1]):
-            some_of_column(matrix, i, column, into, column)
-
-
-@strict_part
 def put_column(rows: FloatArray, row: int, matrix: FloatArray, column: int) -> None:
     """Column of `matrix` = row of `rows`."""
     for i in range(len(matrix)):

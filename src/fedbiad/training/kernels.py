@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.columns import put_column, take_column, take_columns
+from fedbiad.columns import put_column, take_column
 from fedbiad.compiled import RowList, aligned, draw_uniforms, key_of_step, swap_rows
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
@@ -31,6 +31,9 @@ from fedbiad.products import (
 from fedbiad.training.softmax import exponentials, scaled, shared
 
 Goals = npt.NDArray[np.int32]
+Marks = npt.NDArray[np.uint8]
+FETCHED, LEFT = np.uint8(1), np.uint8(2)
+"""Of a unit whether its P stands among those that wait, and whether it was held and left."""
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
@@ -84,6 +87,7 @@ def train(
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
     chosen, room = np.empty(batch, np.int64), np.empty((4, units.p.shape[1]), np.uint32)
     luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
+    waits = np.empty(units.p.shape[1], np.uint8)
     waiting_p, waiting_a, waiting_w = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
@@ -117,22 +121,21 @@ def train(
                 course.changed[k, v] = True
                 if not swapped:
                     swapped = True
-                    take_columns(units.p[first:last], waiting_p)
-                    take_columns(units.w[k], waiting_w)
-                    waiting_a[:] = 0
+                    waits[:] = 0
                     for j in range(count):
                         place[own_rows[j]] = j
                 draw_uniforms(key_of_step(swaps.keys[k], v), own_luck)
                 swap_rows(pattern, own_luck, pairs, room)
                 _pair(room, pairs, place)
+                _call(room, pairs, waits, units.p[first:last], units.w[k], waiting_p, waiting_a, waiting_w)
                 _swap(
-                    room, pairs, own_rows, place, iterations, v + 1,
+                    room, pairs, own_rows, place, waits, iterations, v + 1,
                     own_p, own_a, own_w, waiting_p, waiting_a, waiting_w,
                 )  # fmt: skip
         _count_held(iterations, own_rows, count, len(losses))
         if swapped:
-            _put_back(pattern, waiting_a, units.a[first:last])
-            _put_back(pattern, waiting_w, units.w[k])
+            _put_back(pattern, waits, waiting_a, units.a[first:last])
+            _put_back(pattern, waits, waiting_w, units.w[k])
 
 
 @strict
@@ -211,8 +214,24 @@ def _pair(room: RowList, pairs: int, place: RowList) -> None:
 
 
 @strict_part
+def _call(
+    room: RowList, pairs: int, waits: Marks, p: FloatArray, w: FloatArray,
+    waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
+) -> None:  # fmt: skip
+    """Of units that come, list 0, bring what does not wait yet: P, and of those that were never held W, and 0 for A."""
+    for n in range(pairs):
+        coming = room[0, n]
+        if not waits[coming] & FETCHED:
+            take_column(p, coming, waiting_p, coming)
+            if not waits[coming] & LEFT:
+                take_column(w, coming, waiting_w, coming)
+                waiting_a[coming] = 0
+            waits[coming] |= FETCHED
+
+
+@strict_part
 def _swap(
-    room: RowList, pairs: int, rows: IntArray, place: RowList, iterations: IntArray, now: int,
+    room: RowList, pairs: int, rows: IntArray, place: RowList, waits: Marks, iterations: IntArray, now: int,
     p: FloatArray, a: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
 ) -> None:  # fmt: skip
     """The units of list 0 into the places of list 1, after `now` iterations; who leaves waits."""
@@ -226,17 +245,18 @@ def _swap(
         take_column(a, at, waiting_a, leaving)
         put_column(waiting_a, coming, a, at)
         rows[at], place[coming] = coming, at
+        waits[leaving] |= LEFT
         iterations[leaving] += now
         iterations[coming] -= now
 
 
 @strict_part
-def _put_back(pattern: Pattern, waiting: FloatArray, full: FloatArray) -> None:
-    """What units that wait have learned, into the array of all units; some rows of it after others, as in columns."""
+def _put_back(pattern: Pattern, waits: Marks, waiting: FloatArray, full: FloatArray) -> None:
+    """What units that left have learned, into the array of all units; some rows of it after others, as in columns."""
     for first in range(0, len(full), LANES):
         last = min(first + LANES, len(full))
         for j in range(len(pattern)):
-            if not pattern[j]:
+            if waits[j] & LEFT and not pattern[j]:
                 for i in range(first, last):
                     full[i, j] = waiting[j, i]
 
