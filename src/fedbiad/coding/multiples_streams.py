@@ -10,7 +10,7 @@ import numpy as np
 from fedbiad.arrays import IntArray
 from fedbiad.coding.grids import cell_numbers, cell_places, class_sizes, levels_fit
 from fedbiad.coding.lengths import length
-from fedbiad.coding.magnitudes import Multiple, read_magnitudes, write_magnitudes
+from fedbiad.coding.magnitudes import KINDS, Multiple, read_magnitudes, write_magnitudes
 from fedbiad.coding.page import (
     AT,
     CELLS,
@@ -32,6 +32,7 @@ from fedbiad.coding.page import (
     get_count,
     get_histogram,
     left,
+    place_of,
     put_byte,
     put_count,
     put_histogram,
@@ -69,14 +70,17 @@ def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: 
             levels = told.row_levels[row : row + rows], told.column_levels[column : column + columns]
             _write_classes(page, own, levels[0], levels[1], by_columns)
         start, row, column = start + rows * columns, row + rows, column + columns
-    alone = np.ones(len(positions), dtype=np.bool_)
+    positive, alone = np.empty(len(positions), dtype=np.bool_), 0
     for n in range(len(blocks)):
+        first, last = firsts[n], firsts[n + 1]
         if told.modes[n] & BY_SIGNS:
-            write_signs(page, told.contexts[firsts[n] : firsts[n + 1]], told.agrees[firsts[n] : firsts[n + 1]])
-            alone[firsts[n] : firsts[n + 1]] = False
-    positive = multiples > 0
-    _write_bits(page, positive if alone.all() else positive[alone])
-    write_magnitudes(page, multiples, told.kinds)
+            write_signs(page, told.contexts[first:last], told.agrees[first:last])
+        else:
+            for i in range(first, last):
+                positive[alone + i - first] = multiples[i] > 0
+            alone += last - first
+    _write_bits(page, positive[:alone])
+    write_magnitudes(page, multiples, told.kinds, told.magnitudes)
     return sizes
 
 
@@ -93,32 +97,38 @@ def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Mul
         modes[n], firsts[n + 1] = mode, firsts[n] + count
     positions, kinds = np.empty(firsts[-1], dtype=np.int64), np.empty(firsts[-1], dtype=np.uint8)
     positive, multiples = np.empty(len(positions), dtype=np.bool_), np.empty(len(positions), dtype=np.int32)
+    entries = np.zeros(KINDS, dtype=np.int64)
     if (
-        _read_cells(page, blocks, firsts, modes, positions, kinds) < 0
+        _read_cells(page, blocks, firsts, modes, positions, kinds, entries) < 0
         or _read_signs(page, blocks, firsts, modes, positions, positive) < 0
-        or read_magnitudes(page, kinds, multiples) < 0
+        or read_magnitudes(page, kinds, entries, multiples) < 0
     ):
         return nothing
     least, most = _sizes(multiples)
     for i in range(len(multiples)):
-        multiples[i] *= 2 * np.int32(positive[i]) - 1
+        multiples[i] = multiples[i] if positive[i] else -multiples[i]
     return positions, multiples, least, most
 
 
 @strict
-def _read_cells(page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, kinds: Marks) -> int:
-    """Where the entries are, and how dense their cells; -1: it cannot be."""
+def _read_cells(
+    page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, kinds: Marks, entries: IntArray
+) -> int:
+    """Where the entries are, how dense their cells, and how many entries each density has; -1: it cannot be."""
     if not decode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, modes)):
         return trouble(page, STREAM)
     start = 0
     for n in range(len(blocks)):
         first, last, size = firsts[n], firsts[n + 1], blocks[n, 0] * blocks[n, 1]
         if modes[n] & BY_ROWS:
-            if _read_classes(page, positions[first:last], kinds[first:last], blocks[n], modes[n] & BY_COLUMNS != 0) < 0:
+            own, by_columns = kinds[first:last], modes[n] & BY_COLUMNS != 0
+            if _read_classes(page, positions[first:last], own, entries, blocks[n], by_columns) < 0:
                 return -1
             positions[first:last] += start
         elif last > first:
-            kinds[first:last] = length(size // (last - first))
+            kind = length(size // (last - first))
+            kinds[first:last] = kind
+            entries[kind] += last - first
         start += size
     return 0
 
@@ -128,30 +138,34 @@ def _read_signs(
     page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, positive: Bits
 ) -> int:
     """Those told by the signs before them, block by block, then all others; -1: they cannot be."""
-    alone, start = np.ones(len(positions), dtype=np.bool_), 0
+    alone, start = 0, 0
     for n in range(len(blocks)):
         first, last = firsts[n], firsts[n + 1]
-        if modes[n] & BY_SIGNS:
-            alone[first:last] = False
-            if read_signs(page, positions[first:last] - start, blocks[n, 1], positive[first:last]) < 0:
-                return -1
+        if not modes[n] & BY_SIGNS:
+            alone += last - first
+        elif read_signs(page, positions[first:last] - start, blocks[n, 1], positive[first:last]) < 0:
+            return -1
         start += blocks[n, 0] * blocks[n, 1]
-    if alone.all():
+    if alone == len(positive):
         return _read_bits(page, positive)
-    others = positive[alone]
-    read = _read_bits(page, others)
-    positive[alone] = others
+    others = np.empty(alone, dtype=np.bool_)
+    read, alone = _read_bits(page, others), 0
+    for n in range(len(blocks)):
+        first, last = firsts[n], firsts[n + 1]
+        if not modes[n] & BY_SIGNS:
+            positive[first:last] = others[alone : alone + last - first]
+            alone += last - first
     return read
 
 
 @strict
 def _sizes(multiples: Multiple) -> Sizes:
     """The least and the largest size; 1 and 0 if there are none."""
-    least, most = MOST_MULTIPLE + 1 if len(multiples) else 1, 0
+    least, most = np.int32(MOST_MULTIPLE + 1 if len(multiples) else 1), np.int32(0)
     for i in range(len(multiples)):
-        size = multiples[i] if multiples[i] > 0 else -multiples[i]
-        least, most = min(least, size), max(most, size)
-    return least, most
+        size = np.int32(abs(multiples[i]))  # 32 bits at every step: so it becomes vector instructions
+        least, most = np.int32(min(least, size)), np.int32(max(most, size))
+    return np.int64(least), np.int64(most)
 
 
 @strict
@@ -194,7 +208,9 @@ def _write_classes(
 
 
 @strict
-def _read_classes(page: Page, positions: IntArray, kinds: Marks, block: IntArray, by_columns: bool) -> int:
+def _read_classes(
+    page: Page, positions: IntArray, kinds: Marks, entries: IntArray, block: IntArray, by_columns: bool
+) -> int:
     """Read ascending positions within a block, and how dense the cells of each are; -1: they cannot be."""
     row_levels, column_levels = np.ones(block[0], dtype=np.int64), np.ones(block[1], dtype=np.int64)
     if _read_levels(page, row_levels) < 0 or (by_columns and _read_levels(page, column_levels) < 0):
@@ -215,8 +231,12 @@ def _read_classes(page: Page, positions: IntArray, kinds: Marks, block: IntArray
     positions[:] = places
     if not levels_fit(positions, row_levels, column_levels, by_columns):
         return trouble(page, UNFIT_LEVEL)
+    for i in range(len(hits)):
+        if hits[i]:
+            sizes[i] = length(sizes[i] // hits[i])
+            entries[sizes[i]] += hits[i]
     for i in range(len(kinds)):
-        kinds[i] = length(sizes[classes[i]] // hits[classes[i]])
+        kinds[i] = sizes[classes[i]]
     return 0
 
 
@@ -263,17 +283,19 @@ def _read_levels(page: Page, levels: IntArray) -> int:
 @strict
 def _write_bits(page: Page, positive: Bits) -> None:
     """A packed bit each, 1: plus."""
-    whole = len(positive) // 8
-    for n in range(whole):
+    size = (len(positive) + 7) // 8
+    place = place_of(page)
+    packed = page.plain[place[AT] : place[AT] + size]
+    for n in range(len(positive) // 8):
         byte = 0
         for bit in range(8):
-            byte |= (1 if positive[8 * n + bit] else 0) << bit
-        put_byte(page, byte)
-    if 8 * whole < len(positive):
-        byte = 0
-        for i in range(8 * whole, len(positive)):
-            byte |= (1 if positive[i] else 0) << (i - 8 * whole)
-        put_byte(page, byte)
+            byte |= positive[8 * n + bit] << bit
+        packed[n] = byte
+    if len(positive) % 8:
+        packed[size - 1] = 0
+        for bit in range(len(positive) % 8):
+            packed[size - 1] |= positive[8 * (size - 1) + bit] << bit
+    place[AT] += size
 
 
 @strict
@@ -282,12 +304,13 @@ def _read_bits(page: Page, positive: Bits) -> int:
     size = (len(positive) + 7) // 8
     if size > left(page):
         return trouble(page, TRUNCATED, SIGNS, size, 0, left(page))
-    packed = page.plain[page.place[AT] : page.place[AT] + size]
+    place = place_of(page)
+    packed = page.plain[place[AT] : place[AT] + size]
     for n in range(len(positive) // 8):
         for bit in range(8):
             positive[8 * n + bit] = packed[n] >> bit & 1 == 1
     over = len(positive) % 8
     for bit in range(over):
         positive[len(positive) - over + bit] = packed[size - 1] >> bit & 1 == 1
-    page.place[AT] += size
+    place[AT] += size
     return trouble(page, SPARE) if over and packed[size - 1] >> over else 0

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.page import AT, MAX_VARINT, Page, new_place
+from fedbiad.coding.page import AT, MAX_VARINT, Page
 from fedbiad.coding.range_coder import (
     KEPT,
     NO_WORDS,
     SENT,
+    STATE,
     STATE_BITS,
     WORD_BITS,
     Table,
@@ -101,9 +102,9 @@ class Sink:
     def write(self, writer: Callable[..., Told], most_plain: int, most: int, *arguments: Any) -> Told:
         """Have a compiled writer write up to so many plain bytes and symbols; what it tells."""
         self._make_room(most)
-        page = Page(self._coder, self._words, np.empty(most_plain, dtype=np.uint8), new_place())
-        told = writer(page, *arguments)
-        self.plain.append(page.plain[: page.place[AT]].tobytes())
+        self._coder[AT], plain = 0, np.empty(most_plain, dtype=np.uint8)
+        told = writer(Page(self._coder, self._words, plain), *arguments)
+        self.plain.append(plain[: self._coder[AT]].tobytes())
         return told
 
     def _make_room(self, most: int) -> None:
@@ -115,7 +116,7 @@ class Sink:
 
     def coded(self) -> bytes:
         """The range-coded stream: the shortest that, with zeros behind it, decodes to its symbols."""
-        lower, span, count = self._coder.tolist()
+        lower, span, count = self._coder[:STATE].tolist()
         words: bytes = self._words[:count].astype(SENT).tobytes()
         end = end_of(lower, span)
         if end < 1 << STATE_BITS:

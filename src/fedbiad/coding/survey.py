@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import length, varint_bits
-from fedbiad.coding.magnitudes import Multiple, magnitude_bits
+from fedbiad.coding.magnitudes import Multiple, histograms, magnitude_bits
 from fedbiad.coding.page import Marks
 from fedbiad.coding.signs import Bits, signs_bits, tell_signs
 from fedbiad.compiling import strict
@@ -41,32 +41,34 @@ class Outline(NamedTuple):
     """How dense the cells of each entry are: the length in bits of cells an entry."""
     contexts: Marks
     agrees: Marks
+    magnitudes: IntArray
+    """How often they occur among the entries of each kind [kinds, symbols]."""
 
 
 @strict
 def outline(positions: IntArray, multiples: Multiple, blocks: IntArray) -> tuple[float, Outline]:
     """How to write the entries of `blocks` [blocks, (rows, columns)], and about how many bits they take."""
     rows, columns = blocks[:, 0].sum(), blocks[:, 1].sum()
-    told = Outline(
-        np.empty(len(blocks) + 1, dtype=np.int64), np.zeros(len(blocks), dtype=np.uint8),
-        np.empty(rows, dtype=np.int64), np.empty(columns, dtype=np.int64), np.empty(len(positions), dtype=np.uint8),
-        np.empty(len(positions), dtype=np.uint8), np.empty(len(positions), dtype=np.uint8),
-    )  # fmt: skip
+    firsts, modes = np.zeros(len(blocks) + 1, dtype=np.int64), np.zeros(len(blocks), dtype=np.uint8)
+    row_levels, column_levels = np.empty(rows, dtype=np.int64), np.empty(columns, dtype=np.int64)
+    kinds, contexts = np.empty(len(positions), dtype=np.uint8), np.empty(len(positions), dtype=np.uint8)
+    agrees = np.empty(len(positions), dtype=np.uint8)
     positive, bits, start, first, row, column = multiples > 0, 0.0, 0, 0, 0, 0
-    told.firsts[0] = 0
     for n in range(len(blocks)):
         rows, columns = blocks[n]
         last = first + np.searchsorted(positions[first:], start + rows * columns)
         own = survey(positions[first:last] - start, positive[first:last], rows, columns)
-        told.row_levels[row : row + rows], told.column_levels[column : column + columns] = own[2], own[3]
-        told.kinds[first:last], told.contexts[first:last], told.agrees[first:last] = own[4], own[5], own[6]
+        row_levels[row : row + rows], column_levels[column : column + columns] = own[2], own[3]
+        kinds[first:last], contexts[first:last], agrees[first:last] = own[4], own[5], own[6]
         bits += varint_bits(last - first)
         if last > first:
-            told.modes[n] = own[0]
+            modes[n] = own[0]
             bits += 8 + own[1]
-        told.firsts[n + 1] = last
+        firsts[n + 1] = last
         start, first, row, column = start + rows * columns, last, row + rows, column + columns
-    return bits + magnitude_bits(multiples, told.kinds), told
+    magnitudes = histograms(multiples, kinds)
+    told = Outline(firsts, modes, row_levels, column_levels, kinds, contexts, agrees, magnitudes)
+    return bits + magnitude_bits(magnitudes), told
 
 
 @strict
