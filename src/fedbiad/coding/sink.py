@@ -32,17 +32,12 @@ from fedbiad.coding.range_coder import (
 from fedbiad.errors import WireError
 
 Told = TypeVar("Told")
-Chunk = bytes | npt.NDArray[Any]
-"""Bytes, or an array whose bytes are meant."""
+Chunk = bytes | memoryview
+"""Bytes, or those of an array."""
 
 FLOAT = struct.Struct("<f")
 AT_ONCE = 1 << 16
 """Symbols coded at once: there is room for a word each before any is written."""
-
-
-def chunk_size(chunk: Chunk) -> int:
-    """Bytes of a chunk."""
-    return len(chunk) if isinstance(chunk, bytes) else chunk.nbytes
 
 
 class Sink:
@@ -70,7 +65,7 @@ class Sink:
 
     def plain_size(self) -> int:
         """Plain bytes so far."""
-        return sum(map(chunk_size, self.plain))
+        return sum(map(len, self.plain))
 
     def varint(self, *values: int) -> None:
         """Unsigned counts, 7 bits a byte, lowest first."""
@@ -86,7 +81,7 @@ class Sink:
 
     def array(self, values: npt.NDArray[Any], dtype: str) -> None:
         """An array, little-endian; not copied where it lies so already."""
-        self.plain.append(values.astype(dtype, copy=False))
+        self.plain.append(np.ascontiguousarray(values, dtype).reshape(-1).view(np.uint8).data)
 
     def code(self, symbols: npt.NDArray[Any], starts: Table) -> None:
         """Range-code symbols that share a table."""
@@ -109,6 +104,9 @@ class Sink:
 
     def _make_room(self, most: int) -> None:
         """For a word a symbol; a growing array doubles at least."""
+        if self._words is NO_WORDS:
+            self._words = np.empty(most, KEPT)
+            return
         written, before = int(self._coder[2]), self._words
         if written + most > len(before):
             self._words = np.empty(max(written + most, 2 * len(before)), KEPT)
