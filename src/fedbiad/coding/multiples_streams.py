@@ -62,25 +62,25 @@ def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: 
         if firsts[n + 1] > firsts[n]:
             put_byte(page, told.modes[n])
     encode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, told.modes))
-    start, row, column = 0, 0, 0
+    start, line = 0, 0
     for n in range(len(blocks)):
         rows, columns = blocks[n]
         if told.modes[n] & BY_ROWS:
             own, by_columns = positions[firsts[n] : firsts[n + 1]] - start, told.modes[n] & BY_COLUMNS != 0
-            levels = told.row_levels[row : row + rows], told.column_levels[column : column + columns]
-            _write_classes(page, own, levels[0], levels[1], by_columns)
-        start, row, column = start + rows * columns, row + rows, column + columns
+            levels = told.levels[line : line + rows + columns]
+            _write_classes(page, own, levels[:rows], levels[rows:], by_columns)
+        start, line = start + rows * columns, line + rows + columns
     positive, alone = np.empty(len(positions), dtype=np.bool_), 0
     for n in range(len(blocks)):
         first, last = firsts[n], firsts[n + 1]
         if told.modes[n] & BY_SIGNS:
-            write_signs(page, told.contexts[first:last], told.agrees[first:last])
+            write_signs(page, told.marks[1, first:last], told.marks[2, first:last])
         else:
             for i in range(first, last):
                 positive[alone + i - first] = multiples[i] > 0
             alone += last - first
     _write_bits(page, positive[:alone])
-    write_magnitudes(page, multiples, told.kinds, told.magnitudes)
+    write_magnitudes(page, multiples, told.marks[0], told.magnitudes)
     return sizes
 
 

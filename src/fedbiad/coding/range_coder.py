@@ -10,6 +10,8 @@ and the words read. Room behind them is for the place among plain bytes (`page`)
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,6 +44,7 @@ SENT, KEPT = np.dtype(">u4"), np.dtype(np.uint32)
 """Words in a message and in memory."""
 STATE = 3
 _FRESH = np.array([0, WIDEST, 0, 0, 0, 0, 0, 0, 0], dtype=np.uint64)
+_OPENED = struct.Struct("=QQQ48x")
 NO_WORDS: Words = np.zeros(0, dtype=np.uint32)
 
 
@@ -52,8 +55,8 @@ def new_coder() -> Coder:
 
 def opened(stream: bytes) -> tuple[Coder, Words]:
     """A decoder that has read nothing but its first state; the words of a stream, highest byte first, then zeros."""
-    coder, whole = new_coder(), stream.ljust(max(-(-len(stream) // 4) * 4, 8), b"\0")
-    coder[0], coder[2] = int.from_bytes(whole[:8], "big"), 2
+    whole = stream.ljust(max(-(-len(stream) // 4) * 4, 8), b"\0")
+    coder = np.frombuffer(bytearray(_OPENED.pack(int.from_bytes(whole[:8], "big"), 2**STATE_BITS - 1, 2)), np.uint64)
     return coder, np.frombuffer(whole, SENT).astype(KEPT)
 
 

@@ -15,6 +15,8 @@ from fedbiad.coding.sink import FLOAT
 from fedbiad.errors import WireError
 
 Read = TypeVar("Read")
+UNOPENED = new_coder()
+"""Of sources that are not `split`: nothing is decoded with it."""
 
 
 class Source:
@@ -23,7 +25,7 @@ class Source:
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
         self._coded = b""
-        self._coder, self._words = new_coder(), NO_WORDS
+        self._coder, self._words = UNOPENED, NO_WORDS
 
     @property
     def left(self) -> int:

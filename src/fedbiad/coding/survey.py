@@ -34,13 +34,11 @@ class Outline(NamedTuple):
     firsts: IntArray
     """Where the entries of each block begin [blocks + 1]."""
     modes: Marks
-    row_levels: IntArray
-    """Of the rows of all blocks, one after the other; 1 where they are not told."""
-    column_levels: IntArray
-    kinds: Marks
-    """How dense the cells of each entry are: the length in bits of cells an entry."""
-    contexts: Marks
-    agrees: Marks
+    levels: IntArray
+    """Of rows and columns, block by block; 1 where they are not told."""
+    marks: Marks
+    """Of each entry [3, entries]: how dense its cells are, the length in bits of cells an entry; the context of its sign,
+    and whether it is the expected one."""
     magnitudes: IntArray
     """How often they occur among the entries of each kind [kinds, symbols]."""
 
@@ -48,34 +46,30 @@ class Outline(NamedTuple):
 @strict
 def outline(positions: IntArray, multiples: Multiple, blocks: IntArray) -> tuple[float, Outline]:
     """How to write the entries of `blocks` [blocks, (rows, columns)], and about how many bits they take."""
-    rows, columns = blocks[:, 0].sum(), blocks[:, 1].sum()
     firsts, modes = np.zeros(len(blocks) + 1, dtype=np.int64), np.zeros(len(blocks), dtype=np.uint8)
-    row_levels, column_levels = np.empty(rows, dtype=np.int64), np.empty(columns, dtype=np.int64)
-    kinds, contexts = np.empty(len(positions), dtype=np.uint8), np.empty(len(positions), dtype=np.uint8)
-    agrees = np.empty(len(positions), dtype=np.uint8)
-    positive, bits, start, first, row, column = multiples > 0, 0.0, 0, 0, 0, 0
+    levels, marks = np.empty(blocks.sum(), dtype=np.int64), np.empty((3, len(positions)), dtype=np.uint8)
+    positive, bits, start, first, line = multiples > 0, 0.0, 0, 0, 0
     for n in range(len(blocks)):
         rows, columns = blocks[n]
         last = first + np.searchsorted(positions[first:], start + rows * columns)
         own = survey(positions[first:last] - start, positive[first:last], rows, columns)
-        row_levels[row : row + rows], column_levels[column : column + columns] = own[2], own[3]
-        kinds[first:last], contexts[first:last], agrees[first:last] = own[4], own[5], own[6]
+        levels[line : line + rows], levels[line + rows : line + rows + columns] = own[2], own[3]
+        marks[0, first:last], marks[1, first:last], marks[2, first:last] = own[4], own[5], own[6]
         bits += varint_bits(last - first)
         if last > first:
             modes[n] = own[0]
             bits += 8 + own[1]
         firsts[n + 1] = last
-        start, first, row, column = start + rows * columns, last, row + rows, column + columns
-    magnitudes = histograms(multiples, kinds)
-    told = Outline(firsts, modes, row_levels, column_levels, kinds, contexts, agrees, magnitudes)
-    return bits + magnitude_bits(magnitudes), told
+        start, first, line = start + rows * columns, last, line + rows + columns
+    magnitudes = histograms(multiples, marks[0])
+    return bits + magnitude_bits(magnitudes), Outline(firsts, modes, levels, marks, magnitudes)
 
 
 @strict
 def survey(
     positions: IntArray, positive: Bits, rows: int, columns: int
 ) -> tuple[int, float, IntArray, IntArray, Marks, Marks, Marks]:
-    """The same of one block, but for the magnitudes: how, bits, and the rest as in `Outline`."""
+    """The same of one block, but for the magnitudes: how, bits, levels of rows and columns, marks."""
     count = len(positions)
     row, column = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     by_row, by_column = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
