@@ -51,7 +51,7 @@ def put_multiples(sink: Sink, part: Multiples, blocks: Blocks) -> None:
         most_levels + (CODED + part.size.bit_length() // PIECE) * entries,
     )
     _, told = _outlined(part, key, shapes)
-    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, shapes, told)
+    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, shapes, *told)
     _check(part, *sizes)
 
 

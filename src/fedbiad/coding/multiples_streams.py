@@ -1,5 +1,7 @@
 """The entries of all blocks, written and read in one go, compiled: a message has few, and a library call costs as much.
 
+What is called from outside takes arrays one by one: tuples of them take as long to pass as some thousand symbols.
+
 Reading checks every count before memory is taken for it; what cannot be is noted on the page.
 """
 
@@ -38,10 +40,10 @@ from fedbiad.coding.page import (
     put_histogram,
     trouble,
 )
-from fedbiad.coding.range_coder import decode, encode, table
+from fedbiad.coding.range_coder import Coder, Words, decode, encode, table
 from fedbiad.coding.signs import Bits, read_signs, write_signs
 from fedbiad.coding.subsets import decode_subsets, encode_subsets
-from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, Outline
+from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS
 from fedbiad.compiling import strict
 from fedbiad.payloads import MOST_MULTIPLE
 
@@ -51,42 +53,47 @@ LONGEST_COUNT = 40
 
 
 @strict
-def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: IntArray, told: Outline) -> Sizes:
-    """Write how many entries each block has and how they are told, where they are, signs and magnitudes."""
-    sizes = _sizes(multiples)
+def write_entries(
+    coder: Coder, words: Words, plain: Marks, positions: IntArray, multiples: Multiple, blocks: IntArray,
+    firsts: IntArray, modes: Marks, levels: IntArray, marks: Marks, magnitudes: IntArray,
+) -> Sizes:  # fmt: skip
+    """Write how many entries each block has and how they are told (`Outline`), where they are, signs and magnitudes."""
+    page, sizes = Page(coder, words, plain), _sizes(multiples)
     if sizes[0] == 0 or sizes[1] > MOST_MULTIPLE:
         return sizes  # which no message holds
-    firsts = told.firsts
     for n in range(len(blocks)):
         put_count(page, firsts[n + 1] - firsts[n])
         if firsts[n + 1] > firsts[n]:
-            put_byte(page, told.modes[n])
-    encode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, told.modes))
+            put_byte(page, modes[n])
+    encode_subsets(coder, words, positions, _runs(blocks, firsts, modes))
     start, line = 0, 0
     for n in range(len(blocks)):
         rows, columns = blocks[n]
-        if told.modes[n] & BY_ROWS:
-            own, by_columns = positions[firsts[n] : firsts[n + 1]] - start, told.modes[n] & BY_COLUMNS != 0
-            levels = told.levels[line : line + rows + columns]
-            _write_classes(page, own, levels[:rows], levels[rows:], by_columns)
+        if modes[n] & BY_ROWS:
+            own, by_columns = positions[firsts[n] : firsts[n + 1]] - start, modes[n] & BY_COLUMNS != 0
+            row_levels, column_levels = levels[line : line + rows], levels[line + rows : line + rows + columns]
+            _write_classes(page, own, row_levels, column_levels, by_columns)
         start, line = start + rows * columns, line + rows + columns
     positive, alone = np.empty(len(positions), dtype=np.bool_), 0
     for n in range(len(blocks)):
         first, last = firsts[n], firsts[n + 1]
-        if told.modes[n] & BY_SIGNS:
-            write_signs(page, told.marks[1, first:last], told.marks[2, first:last])
+        if modes[n] & BY_SIGNS:
+            write_signs(page, marks[1, first:last], marks[2, first:last])
         else:
             for i in range(first, last):
                 positive[alone + i - first] = multiples[i] > 0
             alone += last - first
     _write_bits(page, positive[:alone])
-    write_magnitudes(page, multiples, told.marks[0], told.magnitudes)
+    write_magnitudes(page, multiples, marks[0], magnitudes)
     return sizes
 
 
 @strict
-def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Multiple, int, int]:
+def read_entries(
+    coder: Coder, words: Words, plain: Marks, blocks: IntArray, room: int
+) -> tuple[IntArray, Multiple, int, int]:
     """Read positions and multiples of at most `room` entries, and how many steps these have, at least and at most."""
+    page = Page(coder, words, plain)
     modes, firsts = np.zeros(len(blocks), dtype=np.uint8), np.zeros(len(blocks) + 1, dtype=np.int64)
     nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), 0, 0
     for n in range(len(blocks)):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.page import AT, MAX_VARINT, Page
+from fedbiad.coding.page import AT, MAX_VARINT
 from fedbiad.coding.range_coder import (
     KEPT,
     NO_WORDS,
@@ -95,10 +95,10 @@ class Sink:
         encoder(self._coder, self._words, *arguments)
 
     def write(self, writer: Callable[..., Told], most_plain: int, most: int, *arguments: Any) -> Told:
-        """Have a compiled writer write up to so many plain bytes and symbols; what it tells."""
+        """Have a compiled writer write up to so many plain bytes and symbols on a `Page`; what it tells."""
         self._make_room(most)
         self._coder[AT], plain = 0, np.empty(most_plain, dtype=np.uint8)
-        told = writer(Page(self._coder, self._words, plain), *arguments)
+        told = writer(self._coder, self._words, plain, *arguments)
         self.plain.append(plain[: self._coder[AT]].tobytes())
         return told
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, Page, reason
+from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, reason
 from fedbiad.coding.range_coder import NO_WORDS, STATE, Symbols, Table, decode, end_of, new_coder, opened
 from fedbiad.coding.sink import FLOAT
 from fedbiad.errors import WireError
@@ -98,9 +98,9 @@ class Source:
             raise WireError(REASONS[STREAM])
 
     def read(self, reader: Callable[..., Read], *arguments: Any) -> Read:
-        """Have a compiled reader read plain bytes and coded symbols; what cannot be is noted on its page."""
+        """Have a compiled reader read plain bytes and coded symbols; what cannot be is noted on its `Page`."""
         self._coder[AT] = self._at
-        found = reader(Page(self._coder, self._words, np.frombuffer(self._data, dtype=np.uint8)), *arguments)
+        found = reader(self._coder, self._words, np.frombuffer(self._data, dtype=np.uint8), *arguments)
         if self._coder[KIND]:
             raise WireError(reason(self._coder))
         self._at = int(self._coder[AT])
