@@ -172,7 +172,7 @@ def _sizes(multiples: Multiple) -> Sizes:
     for i in range(len(multiples)):
         size = np.int32(abs(multiples[i]))  # 32 bits at every step: so it becomes vector instructions
         least, most = np.int32(min(least, size)), np.int32(max(most, size))
-    return np.int64(least), np.int64(most)
+    return int(least), int(most)
 
 
 @strict

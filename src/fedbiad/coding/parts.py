@@ -131,8 +131,6 @@ def _get_part(source: Source, first: int, size: int, blocks: Blocks) -> Part:
     if kind is None or mode & ~MODES[kind]:
         raise WireError(f"unknown kind of part {first:#04x}")
     coded, second = bool(mode & CODED), bool(mode & SECOND)
-    if kind is Multiples:
-        return get_multiples(source, size, blocks)
     if kind is Dense:
         return Dense(source.array(size, "<f4", "a dense part"))
     if kind is Half:
@@ -147,7 +145,7 @@ def _get_part(source: Source, first: int, size: int, blocks: Blocks) -> Part:
     if kind is Signs:
         common = _magnitude(source) if second else None
         return Signs(get_bits(source, size, coded, "signs"), common)
-    return _levels(source, size, coded)
+    return get_multiples(source, size, blocks) if kind is Multiples else _levels(source, size, coded)
 
 
 def _levels(source: Source, size: int, coded: bool) -> Levels:

@@ -128,7 +128,7 @@ def part_at(above: np.uint64, span: np.uint64) -> np.uint64:
 
 
 @strict_part
-def reaches(above: np.uint64, span: np.uint64, part: np.uint64) -> bool:
+def reaches(above: np.uint64, span: np.uint64, part: np.uint64) -> np.bool_:
     """Whether this part comes next, or one behind it: without a division."""
     return above >= (span >> _PRECISION) * part
 

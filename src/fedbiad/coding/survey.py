@@ -37,8 +37,8 @@ class Outline(NamedTuple):
     levels: IntArray
     """Of rows and columns, block by block; 1 where they are not told."""
     marks: Marks
-    """Of each entry [3, entries]: how dense its cells are, the length in bits of cells an entry; the context of its sign,
-    and whether it is the expected one."""
+    """Of each entry [3, entries]: how dense its cells are, as the length in bits of cells an entry; the context of
+    its sign, and whether it is the expected one."""
     magnitudes: IntArray
     """How often they occur among the entries of each kind [kinds, symbols]."""
 
