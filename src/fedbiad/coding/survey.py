@@ -73,10 +73,12 @@ def survey(
     count = len(positions)
     row, column = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     by_row, by_column = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+    here = 0
     for i in range(count):
-        row[i] = positions[i] // columns
-        column[i] = positions[i] - row[i] * columns
-        by_row[row[i]] += 1
+        while positions[i] >= (here + 1) * columns:
+            here += 1
+        row[i], column[i] = here, positions[i] - here * columns
+        by_row[here] += 1
         by_column[column[i]] += 1
     alike_rows, alike_columns = np.ones(rows, dtype=np.int64), np.ones(columns, dtype=np.int64)
     mode, row_levels, column_levels = 0, alike_rows, alike_columns
