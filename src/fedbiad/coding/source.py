@@ -17,6 +17,7 @@ from fedbiad.errors import WireError
 Read = TypeVar("Read")
 UNOPENED = new_coder()
 """Of sources that are not `split`: nothing is decoded with it."""
+UNOPENED.setflags(write=False)
 
 
 class Source:
