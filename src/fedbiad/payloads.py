@@ -190,7 +190,10 @@ class Payload:
     @property
     def size(self) -> int:
         """Entries covered."""
-        return sum(part.size for part in self.parts)
+        size = 0
+        for part in self.parts:
+            size += part.size
+        return size
 
     @property
     def paper_bits(self) -> int:

@@ -18,7 +18,7 @@ import xxhash
 from fedbiad.arrays import IntArray
 from fedbiad.coding import Sink, Source, get_pattern, get_payload, pattern_bytes, put_pattern, put_payload
 from fedbiad.coding.parts import KeptShapes
-from fedbiad.coding.sink import Chunk, chunk_size, varint, varint_size, varint_sizes
+from fedbiad.coding.sink import FLOAT, Chunk, varint, varint_size, varint_sizes
 from fedbiad.errors import WireError
 from fedbiad.messages import IncrementsMessage, ReplyMessage, Report, RequestMessage, Rows
 from fedbiad.payloads import Dense, Multiples, Payload
@@ -31,8 +31,10 @@ PATTERN_SHIFT, WORDS_SHIFT, PATTERN_MODES = 2, 6, 3
 """Flags: bit 0 reply, bit 1 the payload is a difference (a request: increments), bits 2-3 how the pattern is coded (0:
 not sent), bits 4 and 5 in a reply: counts of checks, of noise follow, bits 6-7 in a reply: how the client's words are
 coded (0: not sent)."""
+HEAD = struct.Struct("<2sBBI")
+"""How a message begins: magic, version, flags, run."""
 CHECKSUM_BYTES = 4
-LEAST = len(MAGIC) + 2 + 4 + CHECKSUM_BYTES
+LEAST = HEAD.size + CHECKSUM_BYTES
 MOST = 2**32 - 1
 """Rounds, clients, samples and checks are below 2^32."""
 MOST_NOISE = 2**63 - 1
@@ -48,7 +50,7 @@ def encode_increment(layout: Layout, payload: Payload) -> bytes:
     body = Sink()
     put_payload(body, payload, _kept_shapes(layout, None))
     coded = body.coded()
-    return b"".join(_buffers([varint(len(coded)), *body.plain, coded]))
+    return b"".join([varint(len(coded)), *body.plain, coded])
 
 
 def encode_increments(message: IncrementsMessage) -> bytes:
@@ -198,7 +200,7 @@ def _labels(*told: Rows | None) -> Labels:
     return tuple(rows for rows in told if rows is not None)
 
 
-_FRAME = len(MAGIC) + 2 + 4 + 3 + CHECKSUM_BYTES
+_FRAME = LEAST + 3
 """Of a message with one dense part: beside the above the run, the empty coded stream, the parts and their kind."""
 
 
@@ -206,13 +208,14 @@ _FRAME = len(MAGIC) + 2 + 4 + 3 + CHECKSUM_BYTES
 
 
 def _request_chunks(layout: Layout, message: RequestMessage) -> list[Chunk]:
-    _check_labels(message.pattern, layout.num_rows, "a pattern", "rows")
+    if message.pattern is not None:
+        _check_labels(message.pattern, layout.num_rows, "a pattern", "rows")
     return _chunks(message, b"", 0, None, _kept_shapes(layout, message.pattern))
 
 
 def _reply_chunks(layout: Layout, message: ReplyMessage, assigned: Rows | None) -> list[Chunk]:
     report, flags = message.report, REPLY
-    told = varint(message.samples) + struct.pack("<f", report.loss)
+    told = varint(message.samples) + FLOAT.pack(report.loss)
     if not (report.resampled <= report.checks and report.noise_drawn <= report.noise_weights):
         raise WireError(f"impossible counts: {report}")
     if report.checks:
@@ -220,14 +223,16 @@ def _reply_chunks(layout: Layout, message: ReplyMessage, assigned: Rows | None) 
     if report.noise_weights:
         flags, told = flags | NOISY, told + varint(report.noise_weights) + varint(report.noise_drawn)
     _check_words(layout, message.present is not None)
-    _check_labels(message.pattern, layout.num_rows, "a pattern", "rows")
-    _check_labels(message.present, layout.num_words, "a bitmap", "words")
+    if message.pattern is not None:
+        _check_labels(message.pattern, layout.num_rows, "a pattern", "rows")
+    if message.present is not None:
+        _check_labels(message.present, layout.num_words, "a bitmap", "words")
     kept = sent_rows(layout, assigned if message.pattern is None else message.pattern, message.present)
     return _chunks(message, told, flags, message.present, _kept_shapes(layout.sent, kept))
 
 
-def _check_labels(labels: Rows | None, wanted: int, what: str, of: str) -> None:
-    if labels is not None and labels.shape != (wanted,):
+def _check_labels(labels: Rows, wanted: int, what: str, of: str) -> None:
+    if labels.shape != (wanted,):
         raise WireError(f"{what} of shape {labels.shape} for {wanted} {of}")
 
 
@@ -250,7 +255,7 @@ def _chunks(
 def _head(flags: int, run: int, round_: int, client: int) -> bytes:
     if not 0 <= run <= MOST:
         raise WireError(f"the run's number {run} does not fit 32 bits")
-    return MAGIC + bytes([VERSION, flags]) + struct.pack("<I", run) + varint(round_) + varint(client)
+    return HEAD.pack(MAGIC, VERSION, flags, run) + varint(round_) + varint(client)
 
 
 def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
@@ -259,20 +264,18 @@ def _kept_shapes(layout: Layout, kept: Rows | None) -> KeptShapes:
 
 def _seal(chunks: list[Chunk]) -> bytes:
     """The chunks joined, and the checksum over them."""
-    content = b"".join(_buffers(chunks))
-    return content + _checksum(xxhash.xxh3_64_intdigest(content))
+    content = b"".join(chunks)
+    return content + _checksum(content)
 
 
-def _buffers(chunks: list[Chunk]) -> list[bytes | memoryview]:
-    return [chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).view(np.uint8).data for chunk in chunks]
-
-
-def _checksum(digest: int) -> bytes:
-    return digest.to_bytes(8, "little")[:CHECKSUM_BYTES]
+def _checksum(content: bytes | memoryview) -> bytes:
+    """The lowest bytes of a hash, the lowest first."""
+    digest: bytes = xxhash.xxh3_64_digest(content)
+    return digest[: -CHECKSUM_BYTES - 1 : -1]
 
 
 def _size(chunks: list[Chunk]) -> int:
-    return sum(map(chunk_size, chunks)) + CHECKSUM_BYTES
+    return sum(map(len, chunks)) + CHECKSUM_BYTES
 
 
 # ---------------------------------------------------------------------- reading
@@ -284,23 +287,22 @@ def _open(
     """Check that the message is whole, ours and the one expected; a source that stands behind run, round and client."""
     if len(data) < LEAST:
         raise WireError(f"truncated: {len(data)} bytes, a message has at least {LEAST}")
-    if data[:2] != MAGIC:
+    magic, version, flags, found_run = HEAD.unpack_from(data)
+    if magic != MAGIC:
         raise WireError("not a message: it does not begin with FB")
-    if data[2] != VERSION:
-        raise WireError(f"version {data[2]} of the format; this is version {VERSION}")
+    if version != VERSION:
+        raise WireError(f"version {version} of the format; this is version {VERSION}")
     whole = memoryview(data)
-    if _checksum(xxhash.xxh3_64_intdigest(whole[:-CHECKSUM_BYTES])) != data[-CHECKSUM_BYTES:]:
+    if _checksum(whole[:-CHECKSUM_BYTES]) != data[-CHECKSUM_BYTES:]:
         raise WireError("the checksum does not match: the message is damaged or truncated")
-    flags = data[3]
     if bool(flags & REPLY) != reply:
         raise WireError("a request where a reply was expected" if reply else "a reply where a request was expected")
     modes = flags >> PATTERN_SHIFT & PATTERN_MODES, flags >> WORDS_SHIFT
     if PATTERN_MODES in modes or not (reply or flags < CHECKED):
         raise WireError(f"unknown flags {flags:#04x}")
-    found_run = int.from_bytes(data[4:8], "little")
     if found_run != run:
         raise WireError(f"run {found_run:08x}, not {run:08x}")
-    source = Source(whole[8:-CHECKSUM_BYTES])
+    source = Source(whole[HEAD.size : -CHECKSUM_BYTES])
     found_round, found_client = source.varint("the round", MOST), source.varint("the client", MOST)
     if round_ is not None and found_round != round_:
         raise WireError(f"round {found_round}, not {round_}")

@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedbiad.arrays import FloatArray
-from fedbiad.compressors.duels import TOGETHER, masses, rounded, uniform
+from fedbiad.compressors.duels import TOGETHER, _entry, masses, rounded, uniform
 from fedbiad.models import MLP
 from fedbiad.payloads import Float32
 from fedbiad.sending import segments
@@ -163,3 +165,16 @@ def test_the_key_decides() -> None:
     same, again, other = (steps_of(delta, 4.0, key) for key in (1, 1, 2))
     assert np.array_equal(same, again)
     assert not np.array_equal(same, other)
+
+
+@given(st.integers(1, 40), st.floats(0, 1, exclude_max=True), st.sampled_from([0, 1]), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
+def test_who_of_a_group_against_one_by_one(size: int, luck: float, side: int, seed: int) -> None:
+    delta = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+    sums, sign = masses(delta), np.float32(1 - 2 * side)
+    for group in np.flatnonzero(sums[:, side]).tolist():
+        left, last = luck * sums[group, side], -1
+        for i in range(group * TOGETHER, min((group + 1) * TOGETHER, size)):
+            if left >= 0 and sign * delta[i] > 0:
+                left, last = left - float(sign * delta[i]), i
+        assert _entry(delta, sums, group, side, luck) == last

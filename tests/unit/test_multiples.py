@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.coding.grids import cell_numbers, cell_places, class_sizes, levels_fit
 from fedbiad.coding.lengths import length, varint_bits
-from fedbiad.coding.magnitudes import magnitude_bits, read_magnitudes, write_magnitudes
+from fedbiad.coding.magnitudes import KINDS, histograms, magnitude_bits, read_magnitudes, write_magnitudes
 from fedbiad.coding.multiples import get_multiples, multiples_bits, put_multiples
+from fedbiad.coding.page import Page
 from fedbiad.coding.positions import Blocks
 from fedbiad.coding.signs import CONTEXTS, read_signs, tell_signs, write_signs
 from fedbiad.coding.sink import Sink, varint
@@ -38,6 +41,11 @@ def reader(sink: Sink) -> Source:
     source = Source(memoryview(message(sink)))
     source.split(len(sink.coded()))
     return source
+
+
+def on_page(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A writer or reader of part of a message, as a sink or source calls it."""
+    return lambda coder, words, plain, *arguments: function(Page(coder, words, plain), *arguments)
 
 
 def multiples_of(values: FloatArray, step: float = 0.5) -> Multiples:
@@ -167,12 +175,14 @@ def test_magnitudes_come_back(sizes: list[int], seed: int) -> None:
     kinds = np.random.default_rng(seed).integers(0, 5, len(sizes)).astype(np.uint8)
     magnitudes = np.array([min(size, 32767) if seed % 2 else size % 20 + 1 for size in sizes], dtype=np.int32)
     sink = Sink()
-    sink.write(write_magnitudes, 20_000, 2 * len(sizes), magnitudes * np.int32(1 - (seed & 2)), kinds)
+    signed = magnitudes * np.int32(1 - (seed & 2))
+    counts = histograms(signed, kinds)
+    sink.write(on_page(write_magnitudes), 20_000, 2 * len(sizes), signed, kinds, counts)
     source, again = reader(sink), np.empty(len(sizes), dtype=np.int32)
-    source.read(read_magnitudes, kinds, again)
+    source.read(on_page(read_magnitudes), kinds, np.bincount(kinds, minlength=KINDS), again)
     assert again.tolist() == magnitudes.tolist()
     source.finish()
-    assert len(message(sink)) <= magnitude_bits(magnitudes, kinds) / 8 + 2 + len(sizes) / 50
+    assert len(message(sink)) <= magnitude_bits(counts) / 8 + 2 + len(sizes) / 50
 
 
 # ---------------------------------------------------------------------- grids and signs
@@ -238,9 +248,9 @@ def test_signs_come_back(rows: int, columns: int, share: float, seed: int) -> No
     signs = np.outer(rng.choice([-1, 1], rows), rng.choice([-1, 1], columns))[row, column]
     positive = (signs > 0) ^ (rng.random(len(row)) < 0.1)
     sink = Sink()
-    sink.write(write_signs, 500, len(row), *tell_signs(row, column, positive, columns))
+    sink.write(on_page(write_signs), 500, len(row), *tell_signs(row, column, positive, columns))
     source, again = reader(sink), np.empty(len(row), dtype=np.bool_)
-    source.read(read_signs, row * columns + column, columns, again)
+    source.read(on_page(read_signs), row * columns + column, columns, again)
     assert again.tolist() == positive.tolist()
     source.finish()
 
@@ -313,7 +323,8 @@ def test_infinite_values_are_refused() -> None:
     for steps, fits in ((1, True), (2, False)):
         sink = Sink()
         sink.put(struct.pack("<f", 3e38) + bytes([1, 0, 1]))
-        sink.write(write_magnitudes, 100, 2, np.array([steps], dtype=np.int32), np.ones(1, dtype=np.uint8))
+        multiples, kinds = np.array([steps], dtype=np.int32), np.ones(1, dtype=np.uint8)
+        sink.write(on_page(write_magnitudes), 100, 2, multiples, kinds, histograms(multiples, kinds))
         if fits:
             assert get_multiples(reader(sink), 1, [(1, 1)]).values().tolist() == [np.float32(3e38)]
         else:

@@ -20,18 +20,19 @@ from fedbiad.coding.page import (
     Page,
     get_count,
     get_histogram,
-    put_byte,
     put_count,
     put_histogram,
     trouble,
 )
 from fedbiad.coding.range_coder import (
+    NONE,
     WHOLE,
     Coder,
+    Table,
     Words,
-    part_at,
     put,
     put_low_bits,
+    reaches,
     state_of,
     table,
     take,
@@ -53,26 +54,23 @@ _WHOLE = np.uint64(WHOLE)
 
 
 @strict
-def write_magnitudes(page: Page, multiples: Multiple, kinds: Marks) -> None:
+def write_magnitudes(page: Page, multiples: Multiple, kinds: Marks, counts: IntArray) -> None:
     """Write, for each kind, the greatest symbol and, unless all are 1, a histogram; then the entries in order."""
-    greatest = _greatest(multiples, kinds)
-    if greatest.max() < 1:
-        for symbol in greatest:
-            if symbol == 0:
-                put_byte(page, 0)
-        return
-    counts = _histograms(multiples, kinds)
+    all_one = True
     for kind in range(KINDS):
-        if greatest[kind] >= 0:
-            put_count(page, greatest[kind])
-            put_histogram(page, counts[kind, : greatest[kind] + 1])
-    _encode(page.coder, page.words, multiples, kinds, counts)
+        symbols = _symbols(counts[kind])
+        if symbols:
+            put_count(page, symbols - 1)
+            put_histogram(page, counts[kind, :symbols])
+            all_one &= symbols == 1
+    if not all_one:
+        _encode(page.coder, page.words, multiples, kinds, counts)
 
 
 @strict
-def read_magnitudes(page: Page, kinds: Marks, magnitudes: Multiple) -> int:
-    """Read a magnitude for each entry, whose kinds are known; -1: they cannot be."""
-    counts, entries, all_one = np.zeros((KINDS, ALPHABET), dtype=np.int64), _entries(kinds), True
+def read_magnitudes(page: Page, kinds: Marks, entries: IntArray, magnitudes: Multiple) -> int:
+    """Read a magnitude for each entry; kinds, and how many entries each has, are known. -1: they cannot be."""
+    counts, all_one = np.zeros((KINDS, ALPHABET), dtype=np.int64), True
     for kind in range(KINDS):
         if entries[kind]:
             greatest = get_count(page, GREATEST, ALPHABET - 1)
@@ -80,43 +78,39 @@ def read_magnitudes(page: Page, kinds: Marks, magnitudes: Multiple) -> int:
                 return -1
             all_one &= greatest == 0
     magnitudes[:] = 1
-    if all_one:
-        return 0
-    if not _decode(page.coder, page.words, magnitudes, kinds, counts):
-        return trouble(page, STREAM)
-    return 0 if np.array_equal(_histograms(magnitudes, kinds), counts) else trouble(page, OFTEN, MAGNITUDES)
+    return 0 if all_one else _decode(page, magnitudes, kinds, counts)
 
 
 @strict
-def magnitude_bits(multiples: Multiple, kinds: Marks) -> float:
-    """About how many bits that takes."""
-    greatest, bits = _greatest(multiples, kinds), 0.0
-    if greatest.max() < 1:
-        return 8.0 * float((greatest == 0).sum())
-    counts = _histograms(multiples, kinds)
+def magnitude_bits(counts: IntArray) -> float:
+    """About how many bits magnitudes with these histograms take."""
+    bits = 0.0
     for kind in range(KINDS):
-        total = counts[kind].sum()
-        for symbol in range(greatest[kind] + 1):
+        symbols, total = _symbols(counts[kind]), counts[kind].sum()
+        for symbol in range(symbols):
             count = counts[kind, symbol]
             if count:
                 bits += count * (np.log2(total / count) + max(symbol - ALONE + FIRST_BITS, 0) * (symbol >= ALONE))
-            bits += varint_bits(count) if symbol < greatest[kind] else 8
+            bits += varint_bits(count) if symbol < symbols - 1 else 8
     return bits
 
 
 @strict
-def _greatest(multiples: Multiple, kinds: Marks) -> IntArray:
-    """The greatest symbol of the entries of each kind; -1: there are none."""
-    greatest = np.full(KINDS, -1, dtype=np.int64)
+def histograms(multiples: Multiple, kinds: Marks) -> IntArray:
+    """How often each symbol occurs among the entries of each kind [kinds, symbols]."""
+    counts = np.zeros((KINDS, ALPHABET), dtype=np.int64)
     first = 0
     while first < len(kinds):  # neighbours are mostly of one kind
         last = _same(kinds, first)
-        largest = 0
+        larger = np.int32(0)
         for i in range(first, last):
-            largest = max(largest, abs(multiples[i]))
-        greatest[kinds[first]] = max(greatest[kinds[first]], _symbol(largest))
+            larger += np.int32(abs(multiples[i]) > 1)
+        counts[kinds[first], 0] += last - first - larger
+        for i in range(first, last if larger else first):
+            if abs(multiples[i]) > 1:
+                counts[kinds[first], _symbol(abs(multiples[i]))] += 1
         first = last
-    return greatest
+    return counts
 
 
 @strict_part
@@ -128,25 +122,13 @@ def _same(kinds: Marks, first: int) -> int:
     return last
 
 
-@strict
-def _entries(kinds: Marks) -> IntArray:
-    """How many entries each kind has."""
-    counts = np.zeros(KINDS, dtype=np.int64)
-    first = 0
-    while first < len(kinds):
-        last = _same(kinds, first)
-        counts[kinds[first]] += last - first
-        first = last
-    return counts
-
-
-@strict
-def _histograms(multiples: Multiple, kinds: Marks) -> IntArray:
-    """How often each symbol occurs among the entries of each kind [kinds, symbols]."""
-    counts = np.zeros((KINDS, ALPHABET), dtype=np.int64)
-    for i in range(len(multiples)):
-        counts[kinds[i], _symbol(abs(multiples[i]))] += 1
-    return counts
+@strict_part
+def _symbols(counts: IntArray) -> int:
+    """How many symbols there are, up to the greatest that occurs."""
+    symbols = len(counts)
+    while symbols > 0 and counts[symbols - 1] == 0:
+        symbols -= 1
+    return symbols
 
 
 @strict_part
@@ -157,13 +139,11 @@ def _symbol(magnitude: int) -> int:
 
 
 @strict_part
-def _tables(counts: IntArray) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
+def _tables(counts: IntArray) -> tuple[npt.NDArray[np.bool_], Table]:
     """Of every kind whether it has more than one symbol, and its table: only the symbols up to its greatest."""
-    told, starts = np.zeros(KINDS, dtype=np.bool_), np.full((KINDS, ALPHABET + 1), _WHOLE, dtype=np.uint64)
+    told, starts = np.zeros(KINDS, dtype=np.bool_), np.full((KINDS, ALPHABET + 1), WHOLE, dtype=np.uint32)
     for kind in range(KINDS):
-        symbols = ALPHABET
-        while symbols > 0 and counts[kind, symbols - 1] == 0:
-            symbols -= 1
+        symbols = _symbols(counts[kind])
         if symbols > 1:
             told[kind] = True
             starts[kind, : symbols + 1] = table(counts[kind, :symbols].astype(np.float64))
@@ -186,24 +166,31 @@ def _encode(coder: Coder, words: Words, multiples: Multiple, kinds: Marks, count
 
 
 @strict
-def _decode(coder: Coder, words: Words, magnitudes: Multiple, kinds: Marks, counts: IntArray) -> bool:
-    above, span, count = state_of(coder)
+def _decode(page: Page, magnitudes: Multiple, kinds: Marks, counts: IntArray) -> int:
+    """Those of kinds with more than one symbol; -1: they cannot be, or do not occur as often as was announced."""
+    above, span, count = state_of(page.coder)
     told, tables = _tables(counts)
+    rest = counts.copy()
     for i in range(len(magnitudes)):
         if told[kinds[i]]:
             starts, symbol = tables[kinds[i]], 0
-            part = part_at(above, span)
-            if part >= _WHOLE:
-                return False
-            while starts[symbol + 1] <= part:
+            if reaches(above, span, _WHOLE):
+                return trouble(page, STREAM)
+            while reaches(above, span, np.uint64(starts[symbol + 1])):
                 symbol += 1
-            above, span, count = take(above, span, count, words, starts[symbol], starts[symbol + 1] - starts[symbol])
+            above, span, count = take(
+                above, span, count, page.words, starts[symbol], starts[symbol + 1] - starts[symbol]
+            )
+            rest[kinds[i], symbol] -= 1
             magnitudes[i] = symbol + 1
             if symbol >= ALONE:
                 bits = symbol - ALONE + FIRST_BITS
-                above, span, count, low = take_low_bits(above, span, count, words, bits)
-                if low >= _WHOLE:
-                    return False
+                above, span, count, low = take_low_bits(above, span, count, page.words, bits)
+                if low == NONE:
+                    return trouble(page, STREAM)
                 magnitudes[i] = 1 + (1 << bits) + np.int64(low)
-    coder[0], coder[1], coder[2] = above, span, count
-    return True
+    page.coder[0], page.coder[1], page.coder[2] = above, span, count
+    for kind in range(KINDS):
+        if told[kind] and rest[kind].any():
+            return trouble(page, OFTEN, MAGNITUDES)
+    return 0

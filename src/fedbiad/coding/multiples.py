@@ -51,7 +51,7 @@ def put_multiples(sink: Sink, part: Multiples, blocks: Blocks) -> None:
         most_levels + (CODED + part.size.bit_length() // PIECE) * entries,
     )
     _, told = _outlined(part, key, shapes)
-    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, shapes, told)
+    sizes = sink.write(write_entries, most_plain, most_coded, part.positions, part.multiples, shapes, *told)
     _check(part, *sizes)
 
 
@@ -83,10 +83,10 @@ def _frame(blocks: tuple[tuple[int, int], ...]) -> tuple[IntArray, int, int]:
 
 def _check(part: Multiples, least: int, most: int) -> None:
     """Every multiple is a finite value other than 0; they have `least` to `most` steps."""
-    count = len(part.multiples)
-    if not 0 <= float(part.step) <= LARGEST or (count and part.step == 0):
+    count, step = len(part.multiples), float(part.step)
+    if not 0 <= step <= LARGEST or (count and step == 0):
         raise WireError(f"a step of {part.step} for {count} entries: NaN, infinite, negative or nothing")
     if count and least == 0:
         raise WireError("a multiple of 0 steps is not sent")
-    if most > MOST_MULTIPLE or float(part.step) * most > LARGEST:
+    if most > MOST_MULTIPLE or step * most > LARGEST:
         raise WireError(f"infinite values: {most} steps of {part.step}, a message holds {MOST_MULTIPLE}")

@@ -1,5 +1,7 @@
 """The entries of all blocks, written and read in one go, compiled: a message has few, and a library call costs as much.
 
+What is called from outside takes arrays one by one: tuples of them take as long to pass as some thousand symbols.
+
 Reading checks every count before memory is taken for it; what cannot be is noted on the page.
 """
 
@@ -10,7 +12,7 @@ import numpy as np
 from fedbiad.arrays import IntArray
 from fedbiad.coding.grids import cell_numbers, cell_places, class_sizes, levels_fit
 from fedbiad.coding.lengths import length
-from fedbiad.coding.magnitudes import Multiple, read_magnitudes, write_magnitudes
+from fedbiad.coding.magnitudes import KINDS, Multiple, read_magnitudes, write_magnitudes
 from fedbiad.coding.page import (
     AT,
     CELLS,
@@ -32,15 +34,16 @@ from fedbiad.coding.page import (
     get_count,
     get_histogram,
     left,
+    place_of,
     put_byte,
     put_count,
     put_histogram,
     trouble,
 )
-from fedbiad.coding.range_coder import decode, encode, table
+from fedbiad.coding.range_coder import Coder, Words, decode, encode, table
 from fedbiad.coding.signs import Bits, read_signs, write_signs
 from fedbiad.coding.subsets import decode_subsets, encode_subsets
-from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS, Outline
+from fedbiad.coding.survey import BY_COLUMNS, BY_ROWS, BY_SIGNS
 from fedbiad.compiling import strict
 from fedbiad.payloads import MOST_MULTIPLE
 
@@ -50,39 +53,47 @@ LONGEST_COUNT = 40
 
 
 @strict
-def write_entries(page: Page, positions: IntArray, multiples: Multiple, blocks: IntArray, told: Outline) -> Sizes:
-    """Write how many entries each block has and how they are told, where they are, signs and magnitudes."""
-    sizes = _sizes(multiples)
+def write_entries(
+    coder: Coder, words: Words, plain: Marks, positions: IntArray, multiples: Multiple, blocks: IntArray,
+    firsts: IntArray, modes: Marks, levels: IntArray, marks: Marks, magnitudes: IntArray,
+) -> Sizes:  # fmt: skip
+    """Write how many entries each block has and how they are told (`Outline`), where they are, signs and magnitudes."""
+    page, sizes = Page(coder, words, plain), _sizes(multiples)
     if sizes[0] == 0 or sizes[1] > MOST_MULTIPLE:
         return sizes  # which no message holds
-    firsts = told.firsts
     for n in range(len(blocks)):
         put_count(page, firsts[n + 1] - firsts[n])
         if firsts[n + 1] > firsts[n]:
-            put_byte(page, told.modes[n])
-    encode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, told.modes))
-    start, row, column = 0, 0, 0
+            put_byte(page, modes[n])
+    encode_subsets(coder, words, positions, _runs(blocks, firsts, modes))
+    start, line = 0, 0
     for n in range(len(blocks)):
         rows, columns = blocks[n]
-        if told.modes[n] & BY_ROWS:
-            own, by_columns = positions[firsts[n] : firsts[n + 1]] - start, told.modes[n] & BY_COLUMNS != 0
-            levels = told.row_levels[row : row + rows], told.column_levels[column : column + columns]
-            _write_classes(page, own, levels[0], levels[1], by_columns)
-        start, row, column = start + rows * columns, row + rows, column + columns
-    alone = np.ones(len(positions), dtype=np.bool_)
+        if modes[n] & BY_ROWS:
+            own, by_columns = positions[firsts[n] : firsts[n + 1]] - start, modes[n] & BY_COLUMNS != 0
+            row_levels, column_levels = levels[line : line + rows], levels[line + rows : line + rows + columns]
+            _write_classes(page, own, row_levels, column_levels, by_columns)
+        start, line = start + rows * columns, line + rows + columns
+    positive, alone = np.empty(len(positions), dtype=np.bool_), 0
     for n in range(len(blocks)):
-        if told.modes[n] & BY_SIGNS:
-            write_signs(page, told.contexts[firsts[n] : firsts[n + 1]], told.agrees[firsts[n] : firsts[n + 1]])
-            alone[firsts[n] : firsts[n + 1]] = False
-    positive = multiples > 0
-    _write_bits(page, positive if alone.all() else positive[alone])
-    write_magnitudes(page, multiples, told.kinds)
+        first, last = firsts[n], firsts[n + 1]
+        if modes[n] & BY_SIGNS:
+            write_signs(page, marks[1, first:last], marks[2, first:last])
+        else:
+            for i in range(first, last):
+                positive[alone + i - first] = multiples[i] > 0
+            alone += last - first
+    _write_bits(page, positive[:alone])
+    write_magnitudes(page, multiples, marks[0], magnitudes)
     return sizes
 
 
 @strict
-def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Multiple, int, int]:
+def read_entries(
+    coder: Coder, words: Words, plain: Marks, blocks: IntArray, room: int
+) -> tuple[IntArray, Multiple, int, int]:
     """Read positions and multiples of at most `room` entries, and how many steps these have, at least and at most."""
+    page = Page(coder, words, plain)
     modes, firsts = np.zeros(len(blocks), dtype=np.uint8), np.zeros(len(blocks) + 1, dtype=np.int64)
     nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), 0, 0
     for n in range(len(blocks)):
@@ -93,32 +104,38 @@ def read_entries(page: Page, blocks: IntArray, room: int) -> tuple[IntArray, Mul
         modes[n], firsts[n + 1] = mode, firsts[n] + count
     positions, kinds = np.empty(firsts[-1], dtype=np.int64), np.empty(firsts[-1], dtype=np.uint8)
     positive, multiples = np.empty(len(positions), dtype=np.bool_), np.empty(len(positions), dtype=np.int32)
+    entries = np.zeros(KINDS, dtype=np.int64)
     if (
-        _read_cells(page, blocks, firsts, modes, positions, kinds) < 0
+        _read_cells(page, blocks, firsts, modes, positions, kinds, entries) < 0
         or _read_signs(page, blocks, firsts, modes, positions, positive) < 0
-        or read_magnitudes(page, kinds, multiples) < 0
+        or read_magnitudes(page, kinds, entries, multiples) < 0
     ):
         return nothing
     least, most = _sizes(multiples)
     for i in range(len(multiples)):
-        multiples[i] *= 2 * np.int32(positive[i]) - 1
+        multiples[i] = multiples[i] if positive[i] else -multiples[i]
     return positions, multiples, least, most
 
 
 @strict
-def _read_cells(page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, kinds: Marks) -> int:
-    """Where the entries are, and how dense their cells; -1: it cannot be."""
+def _read_cells(
+    page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, kinds: Marks, entries: IntArray
+) -> int:
+    """Where the entries are, how dense their cells, and how many entries each density has; -1: it cannot be."""
     if not decode_subsets(page.coder, page.words, positions, _runs(blocks, firsts, modes)):
         return trouble(page, STREAM)
     start = 0
     for n in range(len(blocks)):
         first, last, size = firsts[n], firsts[n + 1], blocks[n, 0] * blocks[n, 1]
         if modes[n] & BY_ROWS:
-            if _read_classes(page, positions[first:last], kinds[first:last], blocks[n], modes[n] & BY_COLUMNS != 0) < 0:
+            own, by_columns = kinds[first:last], modes[n] & BY_COLUMNS != 0
+            if _read_classes(page, positions[first:last], own, entries, blocks[n], by_columns) < 0:
                 return -1
             positions[first:last] += start
         elif last > first:
-            kinds[first:last] = length(size // (last - first))
+            kind = length(size // (last - first))
+            kinds[first:last] = kind
+            entries[kind] += last - first
         start += size
     return 0
 
@@ -128,30 +145,34 @@ def _read_signs(
     page: Page, blocks: IntArray, firsts: IntArray, modes: Marks, positions: IntArray, positive: Bits
 ) -> int:
     """Those told by the signs before them, block by block, then all others; -1: they cannot be."""
-    alone, start = np.ones(len(positions), dtype=np.bool_), 0
+    alone, start = 0, 0
     for n in range(len(blocks)):
         first, last = firsts[n], firsts[n + 1]
-        if modes[n] & BY_SIGNS:
-            alone[first:last] = False
-            if read_signs(page, positions[first:last] - start, blocks[n, 1], positive[first:last]) < 0:
-                return -1
+        if not modes[n] & BY_SIGNS:
+            alone += last - first
+        elif read_signs(page, positions[first:last] - start, blocks[n, 1], positive[first:last]) < 0:
+            return -1
         start += blocks[n, 0] * blocks[n, 1]
-    if alone.all():
+    if alone == len(positive):
         return _read_bits(page, positive)
-    others = positive[alone]
-    read = _read_bits(page, others)
-    positive[alone] = others
+    others = np.empty(alone, dtype=np.bool_)
+    read, alone = _read_bits(page, others), 0
+    for n in range(len(blocks)):
+        first, last = firsts[n], firsts[n + 1]
+        if not modes[n] & BY_SIGNS:
+            positive[first:last] = others[alone : alone + last - first]
+            alone += last - first
     return read
 
 
 @strict
 def _sizes(multiples: Multiple) -> Sizes:
     """The least and the largest size; 1 and 0 if there are none."""
-    least, most = MOST_MULTIPLE + 1 if len(multiples) else 1, 0
+    least, most = np.int32(MOST_MULTIPLE + 1 if len(multiples) else 1), np.int32(0)
     for i in range(len(multiples)):
-        size = multiples[i] if multiples[i] > 0 else -multiples[i]
-        least, most = min(least, size), max(most, size)
-    return least, most
+        size = np.int32(abs(multiples[i]))  # 32 bits at every step: so it becomes vector instructions
+        least, most = np.int32(min(least, size)), np.int32(max(most, size))
+    return int(least), int(most)
 
 
 @strict
@@ -194,7 +215,9 @@ def _write_classes(
 
 
 @strict
-def _read_classes(page: Page, positions: IntArray, kinds: Marks, block: IntArray, by_columns: bool) -> int:
+def _read_classes(
+    page: Page, positions: IntArray, kinds: Marks, entries: IntArray, block: IntArray, by_columns: bool
+) -> int:
     """Read ascending positions within a block, and how dense the cells of each are; -1: they cannot be."""
     row_levels, column_levels = np.ones(block[0], dtype=np.int64), np.ones(block[1], dtype=np.int64)
     if _read_levels(page, row_levels) < 0 or (by_columns and _read_levels(page, column_levels) < 0):
@@ -215,8 +238,12 @@ def _read_classes(page: Page, positions: IntArray, kinds: Marks, block: IntArray
     positions[:] = places
     if not levels_fit(positions, row_levels, column_levels, by_columns):
         return trouble(page, UNFIT_LEVEL)
+    for i in range(len(hits)):
+        if hits[i]:
+            sizes[i] = length(sizes[i] // hits[i])
+            entries[sizes[i]] += hits[i]
     for i in range(len(kinds)):
-        kinds[i] = length(sizes[classes[i]] // hits[classes[i]])
+        kinds[i] = sizes[classes[i]]
     return 0
 
 
@@ -263,17 +290,19 @@ def _read_levels(page: Page, levels: IntArray) -> int:
 @strict
 def _write_bits(page: Page, positive: Bits) -> None:
     """A packed bit each, 1: plus."""
-    whole = len(positive) // 8
-    for n in range(whole):
+    size = (len(positive) + 7) // 8
+    place = place_of(page)
+    packed = page.plain[place[AT] : place[AT] + size]
+    for n in range(len(positive) // 8):
         byte = 0
         for bit in range(8):
-            byte |= (1 if positive[8 * n + bit] else 0) << bit
-        put_byte(page, byte)
-    if 8 * whole < len(positive):
-        byte = 0
-        for i in range(8 * whole, len(positive)):
-            byte |= (1 if positive[i] else 0) << (i - 8 * whole)
-        put_byte(page, byte)
+            byte |= positive[8 * n + bit] << bit
+        packed[n] = byte
+    if len(positive) % 8:
+        packed[size - 1] = 0
+        for bit in range(len(positive) % 8):
+            packed[size - 1] |= positive[8 * (size - 1) + bit] << bit
+    place[AT] += size
 
 
 @strict
@@ -282,12 +311,13 @@ def _read_bits(page: Page, positive: Bits) -> int:
     size = (len(positive) + 7) // 8
     if size > left(page):
         return trouble(page, TRUNCATED, SIGNS, size, 0, left(page))
-    packed = page.plain[page.place[AT] : page.place[AT] + size]
+    place = place_of(page)
+    packed = page.plain[place[AT] : place[AT] + size]
     for n in range(len(positive) // 8):
         for bit in range(8):
             positive[8 * n + bit] = packed[n] >> bit & 1 == 1
     over = len(positive) % 8
     for bit in range(over):
         positive[len(positive) - over + bit] = packed[size - 1] >> bit & 1 == 1
-    page.place[AT] += size
+    place[AT] += size
     return trouble(page, SPARE) if over and packed[size - 1] >> over else 0

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.range_coder import Coder, Words
-from fedbiad.compiling import strict
+from fedbiad.coding.range_coder import STATE, Coder, Words
+from fedbiad.compiling import strict, strict_part
 
 Marks = npt.NDArray[np.uint8]
 
 MAX_VARINT = 9
 """Bytes; 7 bits each: counts below 2^63."""
-AT, KIND, WHAT, VALUE, LEAST, MOST = range(6)
-"""What stands in `Page.place`: where the next plain byte is; the trouble, if any, and what it is about."""
+AT, KIND, WHAT, VALUE, LEAST, MOST = range(STATE, STATE + 6)
+"""What stands behind a coder's state: where the next plain byte is; the trouble, if any, and what it is about."""
 OUTSIDE, TRUNCATED, LONG, WASTEFUL, MODE, CELLS, UNFIT_LEVEL = range(1, 8)
 LAST, OFTEN, MISSING, UNFIT_SIGN, SPARE, STREAM = range(8, 14)
 ENTRIES, MODES, LEVEL, LEVELS, CLASS, CONTEXT, SIGNS, GREATEST, MAGNITUDES = range(9)
@@ -45,29 +45,29 @@ REASONS = {
 
 
 class Page(NamedTuple):
-    """The range coder and its words, plain bytes, and where one is."""
+    """The range coder, with the place among the plain bytes; its words; the plain bytes."""
 
     coder: Coder
     words: Words
     plain: Marks
-    place: IntArray
 
 
-def new_place() -> IntArray:
-    """At the first byte, without trouble."""
-    return np.zeros(6, dtype=np.int64)
+@strict_part
+def place_of(page: Page) -> IntArray:
+    """The coder's array for what is no state of it."""
+    return page.coder.view(np.int64)
 
 
-def reason(place: IntArray) -> str:
+def reason(coder: Coder) -> str:
     """The trouble in words."""
-    _, kind, what, value, least, most = place.tolist()
+    kind, what, value, least, most = coder[KIND : MOST + 1].tolist()
     return REASONS[kind].format(what=NAMES[what], value=value, least=least, most=most)
 
 
 @strict
 def trouble(page: Page, kind: int, what: int = 0, value: int = 0, least: int = 0, most: int = 0) -> int:
     """Note what cannot be; the first counts."""
-    place = page.place
+    place = place_of(page)
     if place[KIND] == 0:
         place[KIND], place[WHAT], place[VALUE], place[LEAST], place[MOST] = kind, what, value, least, most
     return -1
@@ -85,14 +85,15 @@ def put_count(page: Page, count: int) -> None:
 @strict
 def put_byte(page: Page, byte: int) -> None:
     """One plain byte."""
-    page.plain[page.place[AT]] = byte
-    page.place[AT] += 1
+    place = place_of(page)
+    page.plain[place[AT]] = byte
+    place[AT] += 1
 
 
 @strict
 def left(page: Page) -> int:
     """Plain bytes not yet read."""
-    found: int = len(page.plain) - page.place[AT]
+    found: int = len(page.plain) - place_of(page)[AT]
     return found
 
 
@@ -101,8 +102,9 @@ def get_byte(page: Page, what: int) -> int:
     """One plain byte."""
     if left(page) < 1:
         return trouble(page, TRUNCATED, what, 1, 0, 0)
-    page.place[AT] += 1
-    return int(np.int64(page.plain[page.place[AT] - 1]))
+    place = place_of(page)
+    place[AT] += 1
+    return int(np.int64(page.plain[place[AT] - 1]))
 
 
 @strict

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedbiad.coding.multiples import get_multiples, put_multiples
 from fedbiad.coding.positions import Blocks, get_positions, put_positions
-from fedbiad.coding.sink import Sink
+from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.values import get_bits, get_floats, get_levels, put_bits, put_floats, put_levels
 from fedbiad.errors import WireError
@@ -39,18 +39,18 @@ KeptShapes = tuple[tuple[int, ...], ...]
 def put_payload(sink: Sink, payload: Payload, shapes: KeptShapes) -> None:
     """Write how many parts there are, then each; all but the last say how many entries they cover."""
     kept, last = _entries(shapes), len(payload.parts) - 1
-    if not payload.parts or payload.size != kept:
+    if last < 0 or payload.size != kept:
         raise WireError(f"the payload has {payload.size} entries, the rows of the message keep {kept}")
-    sink.varint(last)
+    sink.put(varint(last))
     start = 0
     for i, part in enumerate(payload.parts):
-        at = len(sink.plain)
+        at, size = len(sink.plain), part.size
         sink.put(b"\0")
         if i < last:
-            sink.varint(part.size)
-        mode = _put_part(sink, part, blocks_of(shapes, start, start + part.size))
-        sink.plain[at] = bytes([KINDS.index(type(part)) | mode << KIND_BITS])
-        start += part.size
+            sink.put(varint(size))
+        mode = _put_part(sink, part, blocks_of(shapes, start, start + size))
+        sink.plain[at] = varint(KINDS.index(type(part)) | mode << KIND_BITS)
+        start += size
 
 
 def get_payload(source: Source, shapes: KeptShapes, difference: bool) -> Payload:
@@ -89,6 +89,8 @@ def _entries(shapes: KeptShapes) -> int:
 def _put_part(sink: Sink, part: Part, blocks: Blocks) -> int:
     """Write one part's content; returns how it was coded."""
     match part:
+        case Multiples():
+            put_multiples(sink, part, blocks)
         case Dense():
             sink.array(part.entries, "<f4")
         case Half():
@@ -114,8 +116,6 @@ def _put_part(sink: Sink, part: Part, blocks: Blocks) -> int:
             sink.varint(part.steps)
             sink.float32(part.norm)
             return CODED * put_levels(sink, part.levels, part.steps)
-        case Multiples():
-            put_multiples(sink, part, blocks)
     return 0
 
 

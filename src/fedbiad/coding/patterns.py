@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedbiad.coding.sink import Sink, chunk_size, varint
+from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
 from fedbiad.errors import WireError
@@ -45,7 +45,7 @@ def pattern_bytes(*patterns: Rows) -> int:
     for pattern in patterns:
         put_pattern(sink, pattern)
     coded = sink.coded()
-    return sum(map(chunk_size, sink.plain)) + len(coded) + len(varint(len(coded))) - 1
+    return sink.plain_size() + len(coded) + len(varint(len(coded))) - 1
 
 
 @lru_cache

@@ -3,21 +3,25 @@
 It writes the words of `constriction`'s (32-bit words, 64-bit state, 24-bit probabilities); a message of a few kB would
 spend ten times as long on the calls of a library as on its symbols. Tests compare the two.
 
-Encoder and decoder are arrays of three: an encoder's is the lower end of its interval, the interval's span, and how
-many words are written; a decoder's is how far above the lower end the stream lies, the span, and the words read.
+Encoder and decoder are arrays that begin with three numbers: an encoder's with the lower end of its interval, the
+interval's span, and how many words are written; a decoder's with how far above the lower end the stream lies, the span,
+and the words read. Room behind them is for the place among plain bytes (`page`): an array less for compiled code.
 """
 
 from __future__ import annotations
+
+import struct
 
 import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.coding.lengths import length
 from fedbiad.compiling import strict, strict_part
 
 Coder = npt.NDArray[np.uint64]
 Words = npt.NDArray[np.uint32]
-Table = npt.NDArray[np.uint64]
+Table = npt.NDArray[np.uint32]
 """Where each symbol begins among 2^24 equal parts [symbols + 1]."""
 Symbols = npt.NDArray[np.uint16]
 
@@ -28,14 +32,19 @@ PIECE = 16
 """Equally likely bits are coded so many at a time."""
 _WORD, _PRECISION, _LEAST = np.uint64(WORD_BITS), np.uint64(PRECISION), np.uint64(2**WORD_BITS)
 _WHOLE, _PIECE, _ONE = np.uint64(WHOLE), np.uint64(PIECE), np.uint64(1)
-_BUCKETS, _TO_BUCKET = 1024, np.uint64(PRECISION - 10)
+FEWEST, MOST = 3, 10
+"""Bits of a bucket's number (`buckets`)."""
+NONE = WIDEST
+"""In the place of bits: the stream holds none."""
 SURE = 16
 """No cell of a row is taken to be filled with a probability above 1 - 1/16."""
 
 
 SENT, KEPT = np.dtype(">u4"), np.dtype(np.uint32)
 """Words in a message and in memory."""
-_FRESH = np.array([0, WIDEST, 0], dtype=np.uint64)
+STATE = 3
+_FRESH = np.array([0, WIDEST, 0, 0, 0, 0, 0, 0, 0], dtype=np.uint64)
+_OPENED = struct.Struct("=QQQ48x")
 NO_WORDS: Words = np.zeros(0, dtype=np.uint32)
 
 
@@ -46,8 +55,8 @@ def new_coder() -> Coder:
 
 def opened(stream: bytes) -> tuple[Coder, Words]:
     """A decoder that has read nothing but its first state; the words of a stream, highest byte first, then zeros."""
-    coder, whole = new_coder(), stream.ljust(max(-(-len(stream) // 4) * 4, 8), b"\0")
-    coder[0], coder[2] = int.from_bytes(whole[:8], "big"), 2
+    whole = stream.ljust(max(-(-len(stream) // 4) * 4, 8), b"\0")
+    coder = np.frombuffer(bytearray(_OPENED.pack(int.from_bytes(whole[:8], "big"), 2**STATE_BITS - 1, 2)), np.uint64)
     return coder, np.frombuffer(whole, SENT).astype(KEPT)
 
 
@@ -60,21 +69,20 @@ def state_of(coder: Coder) -> tuple[np.uint64, np.uint64, int]:
 @strict
 def table(weights: FloatArray) -> Table:
     """Parts in proportion to the weights, each of at least one: floor(sum before x (2^24 - n) / sum of all) + i."""
-    total = 0.0
-    for weight in weights:
-        total += weight
-    return table_of(weights, total)
+    before, total = np.empty(len(weights), dtype=np.float64), 0.0
+    for i in range(len(weights)):
+        before[i] = total
+        total += weights[i]
+    return table_of(before, total)
 
 
 @strict_part
-def table_of(weights: FloatArray, total: float) -> Table:
-    """The same, if the sum of the weights is known: added up in their order."""
-    each, before = (WHOLE - len(weights)) / total, 0.0
-    starts = np.empty(len(weights) + 1, dtype=np.uint64)
-    for i in range(len(weights)):
-        starts[i] = np.uint64(before * each) + np.uint64(i)
-        before += weights[i]
-    starts[len(weights)] = _WHOLE
+def table_of(before: FloatArray, total: float) -> Table:
+    """The same, if the sums are known: of the weights before each, in their order, and of all."""
+    each, starts = (WHOLE - len(before)) / total, np.empty(len(before) + 1, dtype=np.uint32)
+    for i in range(len(before)):
+        starts[i] = np.int32(before[i] * each) + i
+    starts[len(before)] = WHOLE
     return starts
 
 
@@ -120,6 +128,12 @@ def part_at(above: np.uint64, span: np.uint64) -> np.uint64:
 
 
 @strict_part
+def reaches(above: np.uint64, span: np.uint64, part: np.uint64) -> np.bool_:
+    """Whether this part comes next, or one behind it: without a division."""
+    return above >= (span >> _PRECISION) * part
+
+
+@strict_part
 def put_low_bits(
     lower: np.uint64, span: np.uint64, count: int, words: Words, value: np.uint64, bits: int
 ) -> tuple[np.uint64, np.uint64, int]:
@@ -137,36 +151,38 @@ def put_low_bits(
 def take_low_bits(
     above: np.uint64, span: np.uint64, count: int, words: Words, bits: int
 ) -> tuple[np.uint64, np.uint64, int, np.uint64]:
-    """Read the lower bits of a number; 2^63 and more: there is no such symbol."""
+    """Read the lower bits of a number; `NONE`: there is no such symbol."""
     value, at = np.uint64(0), np.uint64(0)
     while bits > 0:
         now = min(bits, PIECE)
-        part = part_at(above, span)
-        if part >= _WHOLE:
-            return above, span, count, WIDEST
         size = np.uint64(1) << np.uint64(PRECISION - now)
-        low = part // size
+        low = above // ((span >> _PRECISION) * size)
+        if low >> np.uint64(now):
+            return above, span, count, NONE
         above, span, count = take(above, span, count, words, low * size, size)
         value, at, bits = value | low << at, at + _PIECE, bits - now
     return above, span, count, value
 
 
 @strict_part
-def buckets(starts: Table) -> Symbols:
-    """For every 2^14 parts the symbol of the first: where a search may begin."""
-    firsts, symbol = np.empty(_BUCKETS, dtype=np.uint16), 0
-    for i in range(_BUCKETS):
-        part = np.uint64(i) << _TO_BUCKET
-        while starts[symbol + 1] <= part:
+def buckets(starts: Table, count: int) -> tuple[Symbols, np.uint64]:
+    """For every so many parts the symbol of the first, where a search may begin; and how many parts, the power of 2.
+
+    Many symbols to be read are worth many buckets.
+    """
+    bits = min(max(length(count), FEWEST), MOST)
+    firsts, symbol, size = np.empty(1 << bits, dtype=np.uint16), 0, PRECISION - bits
+    for i in range(len(firsts)):
+        while starts[symbol + 1] <= i << size:
             symbol += 1
         firsts[i] = symbol
-    return firsts
+    return firsts, np.uint64(size)
 
 
 @strict_part
-def symbol_at(starts: Table, firsts: Symbols, part: np.uint64) -> np.uint64:
+def symbol_at(starts: Table, firsts: Symbols, size: np.uint64, part: np.uint64) -> np.uint64:
     """The symbol that has this part; without a sign, so that an index needs no look at it."""
-    symbol = np.uint64(firsts[part >> _TO_BUCKET])
+    symbol = np.uint64(firsts[part >> size])
     while starts[symbol + _ONE] <= part:
         symbol += _ONE
     return symbol
@@ -189,12 +205,12 @@ def encode(coder: Coder, words: Words, symbols: Symbols, starts: Table) -> None:
 def decode(coder: Coder, words: Words, symbols: Symbols, starts: Table) -> bool:
     """Read as many symbols as there is room for; False: the stream is none."""
     above, span, count = state_of(coder)
-    firsts = buckets(starts)
+    firsts, size = buckets(starts, len(symbols))
     for i in range(len(symbols)):
         part = part_at(above, span)
         if part >= _WHOLE:
             return False
-        symbol = symbol_at(starts, firsts, part)
+        symbol = symbol_at(starts, firsts, size, part)
         symbols[i] = symbol
         above, span, count = take(above, span, count, words, starts[symbol], starts[symbol + _ONE] - starts[symbol])
     coder[0], coder[1], coder[2] = above, span, count
@@ -227,11 +243,10 @@ def decode_row(coder: Coder, words: Words, cells: Symbols, weights: IntArray, fi
     above, span, count = state_of(coder)
     total = weights.sum()
     for j in range(len(cells)):
-        part = part_at(above, span)
-        if part >= _WHOLE:
+        if reaches(above, span, _WHOLE):
             return False
         empty = _empty(weights[j], total, filled)
-        cells[j] = part >= empty
+        cells[j] = reaches(above, span, empty)
         start, stop = (empty, _WHOLE) if cells[j] else (np.uint64(0), empty)
         above, span, count = take(above, span, count, words, start, stop - start)
     coder[0], coder[1], coder[2] = above, span, count
@@ -243,8 +258,7 @@ def decode_row(coder: Coder, words: Words, cells: Symbols, weights: IntArray, fi
 
 def end_of(lower: int, span: int) -> int:
     """Of the numbers in an interval the one that ends with most zero bytes, of these the least."""
-    unit = 1 << 8 * ((span.bit_length() - 1) // 8)  # it is no larger than the span: there is a multiple of it
-    number = -(-lower // unit) * unit
-    while (wider := -(-number // (unit << 8)) * (unit << 8)) < lower + span and unit < 1 << STATE_BITS:
-        number, unit = wider, unit << 8
+    bits = STATE_BITS
+    while (number := -(-lower >> bits << bits)) >= lower + span:
+        bits -= 8
     return number

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import varint_bits
 from fedbiad.coding.page import CONTEXT, MISSING, STREAM, UNFIT_SIGN, Marks, Page, get_count, put_count, trouble
-from fedbiad.coding.range_coder import WHOLE, Coder, Table, Words, part_at, put, state_of, table, take
+from fedbiad.coding.range_coder import WHOLE, Coder, Table, Words, put, reaches, state_of, table, take
 from fedbiad.compiling import strict
 
 Bits = npt.NDArray[np.bool_]
@@ -86,7 +86,7 @@ def _chances(expected: int, other: int) -> tuple[float, float]:
 @strict
 def _tables(counts: IntArray) -> Table:
     """A table for every context [contexts, 3]."""
-    starts = np.empty((CONTEXTS, 3), dtype=np.uint64)
+    starts = np.empty((CONTEXTS, 3), dtype=np.uint32)
     for context in range(CONTEXTS):
         starts[context] = table(np.array(_chances(counts[context, 0], counts[context, 1])))
     return starts
@@ -149,10 +149,10 @@ def _hear(
         while last < len(positions) and positions[last] < end:
             column = votes[columns[last]]
             context, plus = _context(vote, row, column)
-            part, starts = part_at(above, span), tables[context]
-            if part >= _WHOLE:
+            starts = tables[context]
+            if reaches(above, span, _WHOLE):
                 return False
-            other = 1 if part >= starts[1] else 0
+            other = 1 if reaches(above, span, np.uint64(starts[1])) else 0
             above, span, count = take(above, span, count, words, starts[other], starts[other + 1] - starts[other])
             found[context, other] += 1
             positive[last] = plus == (other == 0)

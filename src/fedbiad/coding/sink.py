@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.page import AT, MAX_VARINT, Page, new_place
+from fedbiad.coding.page import AT, MAX_VARINT
 from fedbiad.coding.range_coder import (
     KEPT,
     NO_WORDS,
     SENT,
+    STATE,
     STATE_BITS,
     WORD_BITS,
     Table,
@@ -31,17 +32,12 @@ from fedbiad.coding.range_coder import (
 from fedbiad.errors import WireError
 
 Told = TypeVar("Told")
-Chunk = bytes | npt.NDArray[Any]
-"""Bytes, or an array whose bytes are meant."""
+Chunk = bytes | memoryview
+"""Bytes, or those of an array."""
 
 FLOAT = struct.Struct("<f")
 AT_ONCE = 1 << 16
 """Symbols coded at once: there is room for a word each before any is written."""
-
-
-def chunk_size(chunk: Chunk) -> int:
-    """Bytes of a chunk."""
-    return len(chunk) if isinstance(chunk, bytes) else chunk.nbytes
 
 
 class Sink:
@@ -69,7 +65,7 @@ class Sink:
 
     def plain_size(self) -> int:
         """Plain bytes so far."""
-        return sum(map(chunk_size, self.plain))
+        return sum(map(len, self.plain))
 
     def varint(self, *values: int) -> None:
         """Unsigned counts, 7 bits a byte, lowest first."""
@@ -85,7 +81,7 @@ class Sink:
 
     def array(self, values: npt.NDArray[Any], dtype: str) -> None:
         """An array, little-endian; not copied where it lies so already."""
-        self.plain.append(values.astype(dtype, copy=False))
+        self.plain.append(np.ascontiguousarray(values, dtype).reshape(-1).view(np.uint8).data)
 
     def code(self, symbols: npt.NDArray[Any], starts: Table) -> None:
         """Range-code symbols that share a table."""
@@ -99,15 +95,18 @@ class Sink:
         encoder(self._coder, self._words, *arguments)
 
     def write(self, writer: Callable[..., Told], most_plain: int, most: int, *arguments: Any) -> Told:
-        """Have a compiled writer write up to so many plain bytes and symbols; what it tells."""
+        """Have a compiled writer write up to so many plain bytes and symbols on a `Page`; what it tells."""
         self._make_room(most)
-        page = Page(self._coder, self._words, np.empty(most_plain, dtype=np.uint8), new_place())
-        told = writer(page, *arguments)
-        self.plain.append(page.plain[: page.place[AT]].tobytes())
+        self._coder[AT], plain = 0, np.empty(most_plain, dtype=np.uint8)
+        told = writer(self._coder, self._words, plain, *arguments)
+        self.plain.append(plain[: self._coder[AT]].tobytes())
         return told
 
     def _make_room(self, most: int) -> None:
         """For a word a symbol; a growing array doubles at least."""
+        if self._words is NO_WORDS:
+            self._words = np.empty(most, KEPT)
+            return
         written, before = int(self._coder[2]), self._words
         if written + most > len(before):
             self._words = np.empty(max(written + most, 2 * len(before)), KEPT)
@@ -115,7 +114,7 @@ class Sink:
 
     def coded(self) -> bytes:
         """The range-coded stream: the shortest that, with zeros behind it, decodes to its symbols."""
-        lower, span, count = self._coder.tolist()
+        lower, span, count = self._coder[:STATE].tolist()
         words: bytes = self._words[:count].astype(SENT).tobytes()
         end = end_of(lower, span)
         if end < 1 << STATE_BITS:

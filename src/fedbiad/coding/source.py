@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, Page, new_place, reason
-from fedbiad.coding.range_coder import NO_WORDS, Symbols, Table, decode, end_of, new_coder, opened
+from fedbiad.coding.page import AT, KIND, MAX_VARINT, REASONS, STREAM, reason
+from fedbiad.coding.range_coder import NO_WORDS, STATE, Symbols, Table, decode, end_of, new_coder, opened
 from fedbiad.coding.sink import FLOAT
 from fedbiad.errors import WireError
 
 Read = TypeVar("Read")
+UNOPENED = new_coder()
+"""Of sources that are not `split`: nothing is decoded with it."""
+UNOPENED.setflags(write=False)
 
 
 class Source:
@@ -23,7 +26,7 @@ class Source:
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
         self._coded = b""
-        self._coder, self._words = new_coder(), NO_WORDS
+        self._coder, self._words = UNOPENED, NO_WORDS
 
     @property
     def left(self) -> int:
@@ -96,20 +99,19 @@ class Source:
             raise WireError(REASONS[STREAM])
 
     def read(self, reader: Callable[..., Read], *arguments: Any) -> Read:
-        """Have a compiled reader read plain bytes and coded symbols; what cannot be is noted on its page."""
-        page = Page(self._coder, self._words, np.frombuffer(self._data, dtype=np.uint8), new_place())
-        page.place[AT] = self._at
-        found = reader(page, *arguments)
-        if page.place[KIND]:
-            raise WireError(reason(page.place))
-        self._at = int(page.place[AT])
+        """Have a compiled reader read plain bytes and coded symbols; what cannot be is noted on its `Page`."""
+        self._coder[AT] = self._at
+        found = reader(self._coder, self._words, np.frombuffer(self._data, dtype=np.uint8), *arguments)
+        if self._coder[KIND]:
+            raise WireError(reason(self._coder))
+        self._at = int(self._coder[AT])
         return found
 
     def finish(self) -> None:
         """Everything must have been read, and the stream must be the one an encoder would have written."""
         if self.left:
             raise WireError(f"{self.left} bytes too many")
-        above, span, read = self._coder.tolist()
+        above, span, read = self._coder[:STATE].tolist()
         state = self._coded[4 * (read - 2) : 4 * read].ljust(8, b"\0")
         point = int.from_bytes(state, "big")
         spare = len(self._coded) > 4 * read or self._coded[-1:] == b"\0"

@@ -72,14 +72,15 @@ def _most_symbols(size: int, count: int) -> int:
 def _gap_table(size: int, count: int) -> tuple[Table, int]:
     """Of a gap's upper bits: geometric, each position is a member with probability count / size; and its lower bits."""
     shift = max(length(size // count) - FINE, 0)
-    weights = np.empty(min(((size - count) >> shift) + 1, LONGEST), dtype=np.float64)
-    ratio, weight, total = (size - count) / size, 1.0, 0.0
+    before = np.empty(min(((size - count) >> shift) + 1, LONGEST), dtype=np.float64)
+    ratio, weight, total, i = (size - count) / size, 1.0, 0.0, 0
     for _ in range(shift):
         ratio *= ratio
-    for i in range(len(weights)):
-        weights[i] = weight
-        total, weight = total + weight, weight * ratio
-    return table_of(weights, total), shift
+    while i < len(before) and total + weight > total:
+        before[i] = total
+        total, weight, i = total + weight, weight * ratio, i + 1
+    before[i:] = total  # weights that vanish beside the sum
+    return table_of(before, total), shift
 
 
 @strict
@@ -117,14 +118,14 @@ def decode_subsets(coder: Coder, words: Words, members: IntArray, runs: IntArray
         if many == 0:
             continue
         starts, shift = _gap_table(size, many)
-        firsts, longest = buckets(starts), np.uint64(len(starts) - 2)
+        (firsts, parts), longest = buckets(starts, many), np.uint64(len(starts) - 2)
         for i in range(first, first + many):
             symbol = longest
             while symbol == longest:
                 part = part_at(above, span)
                 if part >= _WHOLE:
                     return False
-                symbol = symbol_at(starts, firsts, part)
+                symbol = symbol_at(starts, firsts, parts, part)
                 start = starts[symbol]
                 above, span, count = take(above, span, count, words, start, starts[symbol + _ONE] - start)
                 expected += np.int64(symbol) << shift

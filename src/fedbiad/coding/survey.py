@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbiad.arrays import IntArray
 from fedbiad.coding.lengths import length, varint_bits
-from fedbiad.coding.magnitudes import Multiple, magnitude_bits
+from fedbiad.coding.magnitudes import Multiple, histograms, magnitude_bits
 from fedbiad.coding.page import Marks
 from fedbiad.coding.signs import Bits, signs_bits, tell_signs
 from fedbiad.compiling import strict
@@ -34,53 +34,51 @@ class Outline(NamedTuple):
     firsts: IntArray
     """Where the entries of each block begin [blocks + 1]."""
     modes: Marks
-    row_levels: IntArray
-    """Of the rows of all blocks, one after the other; 1 where they are not told."""
-    column_levels: IntArray
-    kinds: Marks
-    """How dense the cells of each entry are: the length in bits of cells an entry."""
-    contexts: Marks
-    agrees: Marks
+    levels: IntArray
+    """Of rows and columns, block by block; 1 where they are not told."""
+    marks: Marks
+    """Of each entry [3, entries]: how dense its cells are, as the length in bits of cells an entry; the context of
+    its sign, and whether it is the expected one."""
+    magnitudes: IntArray
+    """How often they occur among the entries of each kind [kinds, symbols]."""
 
 
 @strict
 def outline(positions: IntArray, multiples: Multiple, blocks: IntArray) -> tuple[float, Outline]:
     """How to write the entries of `blocks` [blocks, (rows, columns)], and about how many bits they take."""
-    rows, columns = blocks[:, 0].sum(), blocks[:, 1].sum()
-    told = Outline(
-        np.empty(len(blocks) + 1, dtype=np.int64), np.zeros(len(blocks), dtype=np.uint8),
-        np.empty(rows, dtype=np.int64), np.empty(columns, dtype=np.int64), np.empty(len(positions), dtype=np.uint8),
-        np.empty(len(positions), dtype=np.uint8), np.empty(len(positions), dtype=np.uint8),
-    )  # fmt: skip
-    positive, bits, start, first, row, column = multiples > 0, 0.0, 0, 0, 0, 0
-    told.firsts[0] = 0
+    firsts, modes = np.zeros(len(blocks) + 1, dtype=np.int64), np.zeros(len(blocks), dtype=np.uint8)
+    levels, marks = np.empty(blocks.sum(), dtype=np.int64), np.empty((3, len(positions)), dtype=np.uint8)
+    positive, bits, start, first, line = multiples > 0, 0.0, 0, 0, 0
     for n in range(len(blocks)):
         rows, columns = blocks[n]
         last = first + np.searchsorted(positions[first:], start + rows * columns)
         own = survey(positions[first:last] - start, positive[first:last], rows, columns)
-        told.row_levels[row : row + rows], told.column_levels[column : column + columns] = own[2], own[3]
-        told.kinds[first:last], told.contexts[first:last], told.agrees[first:last] = own[4], own[5], own[6]
+        levels[line : line + rows], levels[line + rows : line + rows + columns] = own[2], own[3]
+        marks[0, first:last], marks[1, first:last], marks[2, first:last] = own[4], own[5], own[6]
         bits += varint_bits(last - first)
         if last > first:
-            told.modes[n] = own[0]
+            modes[n] = own[0]
             bits += 8 + own[1]
-        told.firsts[n + 1] = last
-        start, first, row, column = start + rows * columns, last, row + rows, column + columns
-    return bits + magnitude_bits(multiples, told.kinds), told
+        firsts[n + 1] = last
+        start, first, line = start + rows * columns, last, line + rows + columns
+    magnitudes = histograms(multiples, marks[0])
+    return bits + magnitude_bits(magnitudes), Outline(firsts, modes, levels, marks, magnitudes)
 
 
 @strict
 def survey(
     positions: IntArray, positive: Bits, rows: int, columns: int
 ) -> tuple[int, float, IntArray, IntArray, Marks, Marks, Marks]:
-    """The same of one block, but for the magnitudes: how, bits, and the rest as in `Outline`."""
+    """The same of one block, but for the magnitudes: how, bits, levels of rows and columns, marks."""
     count = len(positions)
     row, column = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     by_row, by_column = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+    here = 0
     for i in range(count):
-        row[i] = positions[i] // columns
-        column[i] = positions[i] - row[i] * columns
-        by_row[row[i]] += 1
+        while positions[i] >= (here + 1) * columns:
+            here += 1
+        row[i], column[i] = here, positions[i] - here * columns
+        by_row[here] += 1
         by_column[column[i]] += 1
     alike_rows, alike_columns = np.ones(rows, dtype=np.int64), np.ones(columns, dtype=np.int64)
     mode, row_levels, column_levels = 0, alike_rows, alike_columns

@@ -123,14 +123,18 @@ def _entry(delta: Float32 | FloatArray, sums: FloatArray, who: int, side: int, l
     """The entry itself, or one of its group, in proportion."""
     if who < 0:
         return -1 - who
-    left, last, sign = luck * sums[who, side], -1, np.float32(1 - 2 * side)
-    for i in range(who * TOGETHER, min((who + 1) * TOGETHER, len(delta))):
+    left, sign = luck * sums[who, side], np.float32(1 - 2 * side)
+    first, last = who * TOGETHER, min((who + 1) * TOGETHER, len(delta))
+    chosen = first
+    for i in range(first, last):  # to the end: that costs less than a branch that nobody can predict
         size = sign * delta[i]
-        if size > 0:
-            left, last = left - size, i
-            if left < 0.0:
-                break
-    return last
+        left -= size if size > 0 else np.float32(0)
+        chosen += left >= 0.0
+    if chosen == last:  # by rounding: the last of its side
+        chosen -= 1
+        while chosen > first and sign * delta[chosen] <= 0:
+            chosen -= 1
+    return chosen
 
 
 @strict
