@@ -12,8 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from fedbiad.arrays import IntArray
+from fedbiad.coding.classes import LONGEST_COUNT
 from fedbiad.coding.magnitudes import ALPHABET, KINDS
-from fedbiad.coding.multiples_streams import LONGEST_COUNT, read_entries, write_entries
+from fedbiad.coding.multiples_streams import read_entries, write_entries
 from fedbiad.coding.page import MAX_VARINT
 from fedbiad.coding.positions import Blocks
 from fedbiad.coding.range_coder import PIECE
