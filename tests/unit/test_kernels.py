@@ -93,3 +93,15 @@ def test_the_smallest_and_the_largest_logits(dtype: type) -> None:
     share = 1 / (1 + np.exp(-1.0))
     np.testing.assert_allclose(e[:, :2], 2 * 0.5 * np.array([[0, 1 - share], [0, share - 1]]), atol=1e-6)
     assert loss == pytest.approx(-np.log(share) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("units", [1, 16, 37, 128])
+def test_quadratic_forms_of_clients_of_different_sizes(units: int) -> None:
+    stream, sizes = np.random.default_rng(units), [3, 11, 1]
+    parts = [stream.normal(size=(size, units)) for size in sizes]
+    grams = [x @ x.T for x in (stream.normal(size=(size, 4)) for size in sizes)]
+    found = kernels.quadratic_forms(
+        np.concatenate(parts), np.cumsum(sizes), np.array([gram.ctypes.data for gram in grams])
+    )
+    expected = [np.diag(a.T @ gram @ a) for a, gram in zip(parts, grams, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

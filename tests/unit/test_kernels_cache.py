@@ -11,15 +11,15 @@ PROGRAM = """
 import hashlib
 import numpy as np
 from fedbiad.patterns import Swaps
-from fedbiad.training import kernels
+from fedbiad.training import kernels, places
 rng = np.random.default_rng(0)
 x = rng.standard_normal((20, 30), dtype=np.float32)
 p, a = rng.standard_normal((20, 32), dtype=np.float32), np.zeros((20, 32), dtype=np.float32)
 w, b = rng.standard_normal((1, 10, 32), dtype=np.float32), np.zeros((1, 10), dtype=np.float32)
 visits, losses = rng.integers(0, 20, (1, 200)), np.zeros((1, 20))
-units = kernels.Units(p, a, w)
+units = places.Units(p, a, w)
 pattern = np.arange(32)[None] < 16
-held = kernels.Places(kernels.Units(*(part[..., :16].copy() for part in units)), np.arange(16)[None], np.array([16]))
+held = places.Places(places.Units(*(part[..., :16].copy() for part in units)), np.arange(16)[None], np.array([16]))
 course = kernels.Course(losses, pattern, np.zeros((1, 32), dtype=np.int64), losses > 0)
 swaps = Swaps(3, np.array([2]), np.array([7], dtype=np.uint64))
 gram = x @ x.T

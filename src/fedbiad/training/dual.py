@@ -22,10 +22,11 @@ from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.patterns import NO_SWAPS, Swaps
 from fedbiad.products import LANES
 from fedbiad.rows import Layout
-from fedbiad.training import kernels, strips
+from fedbiad.training import kernels, places, strips
 from fedbiad.training.batches import LocalData, Parts
-from fedbiad.training.kernels import Course, Places, Units
+from fedbiad.training.kernels import Course
 from fedbiad.training.objective import cross_entropy
+from fedbiad.training.places import Places, Units
 from fedbiad.training.strips import Picture
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"
@@ -126,12 +127,12 @@ class FusedTrainer(DualTrainer):
     @cached_property
     def _told(self) -> tuple[IntArray, IntArray]:
         """Where each client's Gram matrix stands in memory, and all targets, one client after another."""
-        return np.array([gram.data_ptr() for gram in self.grams]), self.data.all_targets
+        return addresses(self.grams), self.data.all_targets
 
     def set_pattern(self, pattern: Pattern) -> None:
         count, held = pattern.sum(1), self._held
         if held is not None and np.array_equal(count, held.taken):
-            kernels.exchange(pattern, self.ends, held, self._units)
+            places.exchange(pattern, self.ends, held, self._units)
             return
         self._put_back()
         self._held = self._taken(pattern, count)
@@ -173,25 +174,17 @@ class FusedTrainer(DualTrainer):
             rows = np.tile(np.arange(pattern.shape[1]), (len(pattern), 1))
             return Places(self._units, rows, count)
         # whole vectors, an odd number: a unit's numbers, a row apart, then do not crowd into a part of the cache
-        places = LANES * (-(-int(count.max()) // LANES) | 1)
-        rows = np.zeros((len(pattern), places), dtype=np.int64)
-        some = Units(*(full.new_empty(*full.shape[:-1], places).numpy() for full in (self.p, self.a, self.w)))
-        for k, (part, own) in enumerate(zip(self.parts, pattern, strict=True)):
-            chosen = np.flatnonzero(own)
-            rows[k, : len(chosen)] = chosen
-            for full, taken in zip(self._units.of(part, k), some.of(part, k), strict=True):
-                compiled.take_columns(full, chosen, taken)
-        return Places(some, rows, count)
+        width = LANES * (-(-int(count.max()) // LANES) | 1)
+        rows = np.zeros((len(pattern), width), dtype=np.int64)
+        some = Units(*(full.new_empty(*full.shape[:-1], width).numpy() for full in (self.p, self.a, self.w)))
+        held = Places(some, rows, count)
+        places.take(pattern, self.ends, self._units, held)
+        return held
 
     def _put_back(self) -> None:
         """What the held units have learned, into the arrays of all units."""
-        if self._held is None or self._held.units is self._units:
-            return
-        (_, a, w), (_, held_a, held_w) = self._units, self._held.units
-        for k, (part, count) in enumerate(zip(self.parts, self._held.taken.tolist(), strict=True)):
-            rows = self._held.rows[k, :count]
-            compiled.put_columns(held_a[part], rows, a[part])
-            compiled.put_columns(held_w[k], rows, w[k])
+        if self._held is not None and self._held.units is not self._units:
+            places.put_back(self._held, self.ends, self._units)
 
 
 @dataclass(frozen=True)
@@ -259,8 +252,8 @@ class DualLearned:
 
     def row_norms(self, layout: Layout) -> FloatArray:
         # the appended 1 stands for the bias: a_j' (X X' + 1) a_j is the row's norm and the bias's
-        own = [(a * (gram @ a)).sum(0) for a, gram in zip(self._parts, self.grams, strict=True)]
-        norms: FloatArray = (torch.stack(own) + self.w.square().sum(1)).double().clamp(min=0).numpy()
+        own = kernels.quadratic_forms(self.a.numpy(), self.ends, addresses(self.grams))
+        norms: FloatArray = (torch.from_numpy(own) + self.w.square().sum(1)).double().clamp(min=0).numpy()
         return norms
 
     def finite(self) -> npt.NDArray[np.bool_]:
@@ -279,6 +272,11 @@ class DualLearned:
             return torch.mm(chosen.T, self.x[client], out=out)
         change = torch.from_numpy(picture.back(chosen.numpy())).T
         return change if out is None else out.copy_(change)
+
+
+def addresses(tensors: Sequence[Tensor]) -> IntArray:
+    """Where each one's numbers begin in memory."""
+    return np.array([tensor.data_ptr() for tensor in tensors])
 
 
 def laid_out(u: Params) -> Params:

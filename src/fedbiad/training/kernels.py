@@ -28,6 +28,7 @@ from fedbiad.products import (
     tile_16,
     tile_64,
 )
+from fedbiad.training.places import Places, Units
 from fedbiad.training.softmax import exponentials, scaled, shared
 
 Goals = npt.NDArray[np.int32]
@@ -36,26 +37,6 @@ FETCHED, LEFT = np.uint8(1), np.uint8(2)
 """Of a unit whether its P stands among those that wait, and whether it was held and left."""
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
-
-
-class Units(NamedTuple):
-    """Samples of all clients one after another: pre-activations under U and coefficients; each one's output layer."""
-
-    p: FloatArray  # [samples, units]
-    a: FloatArray  # alike
-    w: FloatArray  # [clients, classes, units]
-
-    def of(self, samples: slice, client: int) -> Units:
-        """Those of one client."""
-        return Units(self.p[samples], self.a[samples], self.w[client])
-
-
-class Places(NamedTuple):
-    """The held units of every client side by side, so that loops run over them only."""
-
-    units: Units
-    rows: IntArray  # which unit stands in each place [clients, places]
-    taken: IntArray  # so many places [clients]
 
 
 class Course(NamedTuple):
@@ -136,54 +117,6 @@ def train(
         if swapped:
             _put_back(pattern, waits, waiting_a, units.a[first:last])
             _put_back(pattern, waits, waiting_w, units.w[k])
-
-
-@strict
-def exchange(pattern: Pattern, ends: IntArray, held: Places, units: Units) -> None:
-    """Put the units that `pattern` [clients, units] newly holds in the place of those it no longer does."""
-    room = np.empty((3, pattern.shape[1]), np.uint32)
-    for k in range(len(pattern)):
-        first = ends[k - 1] if k else 0
-        _exchange(pattern[k], k, first, ends[k], held, units, room)
-
-
-@strict_part
-def _exchange(pattern: Pattern, k: int, first: int, last: int, held: Places, units: Units, room: RowList) -> None:
-    """The same for client k with its samples `first` up to `last`; as many units come as go, both in order."""
-    places, leaving, coming = room
-    rows, count = held.rows[k], 0
-    for j in range(held.taken[k]):
-        if not pattern[rows[j]]:
-            places[count], leaving[count] = j, rows[j]
-            count += 1
-    if count == 0:
-        return
-    missing = pattern.copy()
-    for j in range(held.taken[k]):
-        missing[rows[j]] = False
-    found = 0
-    for j in range(len(missing)):
-        if missing[j]:
-            coming[found] = j
-            found += 1
-    for i in range(first, last):  # sample by sample: the units of one stand side by side
-        _move(units.a[i], held.units.a[i], places, leaving, coming, count)
-        for n in range(count):
-            held.units.p[i, places[n]] = units.p[i, coming[n]]
-    for c in range(units.w.shape[1]):
-        _move(units.w[k, c], held.units.w[k, c], places, leaving, coming, count)
-    for n in range(count):
-        held.rows[k, places[n]] = coming[n]
-
-
-@strict_part
-def _move(
-    all_units: FloatArray, held: FloatArray, places: RowList, leaving: RowList, coming: RowList, count: int
-) -> None:
-    for n in range(count):
-        new = all_units[coming[n]]
-        all_units[leaving[n]] = held[places[n]]
-        held[places[n]] = new
 
 
 @strict_part
@@ -396,3 +329,18 @@ def sums_of_parts(a: FloatArray, ends: IntArray) -> FloatArray:
             for j in range(a.shape[1]):
                 sums[k, j] += a[i, j]
     return sums
+
+
+@fast
+def quadratic_forms(a: FloatArray, ends: IntArray, grams: IntArray) -> FloatArray:
+    """The diagonal of A^T G A of each client [clients, units], whose Gram matrix is at the address `grams[k]`."""
+    forms = np.zeros((len(ends), a.shape[1]), a.dtype)
+    for k in range(len(ends)):
+        own = a[ends[k - 1] if k else 0 : ends[k]]
+        size = len(own)
+        gram, product = carray(pointer(grams[k], a), (size, size)), aligned(size, a.shape[1], a)
+        _add_product(gram, size * np.arange(size), 1, size, own, None, None, None, product, None, a.shape[1])
+        for i in range(size):
+            for j in range(a.shape[1]):
+                forms[k, j] += own[i, j] * product[i, j]
+    return forms
