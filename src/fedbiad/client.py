@@ -74,17 +74,6 @@ class LocalTraining:
         """U in memory as the form reads and sums it fastest; what is computed from it stays so."""
         return dual.laid_out(u) if self.chosen[0] == "fused" else u
 
-    def checks(self, round_: int) -> tuple[int, ...]:
-        """The iterations of a round after which the method may change a pattern; asked for once for all blocks."""
-        if round_ not in self._checks:
-            self._checks.clear()
-            self._checks[round_] = tuple(v for v in range(self.iterations) if self.method.is_check(round_, v))
-        return self._checks[round_]
-
-    @cached_property
-    def _checks(self) -> dict[int, tuple[int, ...]]:
-        return {}
-
     @property
     def _stacked(self) -> int:
         return max(1, min(20, 8_000_000 // self.layout.num_weights))
@@ -135,7 +124,7 @@ def client_update(
     pattern = method.first_pattern(layout, cohort, state, received)  # lines 10-14
     noise = Noise(work.noise_std, cohort.keys("noise") if work.noise_std else [])
     trainer = work.trainer(received, cohort, data, pattern, noise)  # line 9
-    checks = work.checks(cohort.round)
+    checks = method.checks(cohort.round, work.iterations)
     swaps = method.swaps(cohort, pattern) if isinstance(trainer, FusedTrainer) else None
     if isinstance(trainer, FusedTrainer) and swaps is not None:
         course = trainer.swap_along(pattern, swaps, work.iterations)

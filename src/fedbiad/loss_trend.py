@@ -5,9 +5,9 @@ from __future__ import annotations
 from fedbiad.arrays import FloatArray, Losses
 
 
-def is_check(iteration: int, interval: int) -> bool:
-    """Whether the trend is checked after iteration v: v > tau and v % tau = 0 (Algorithm 1), first at v = 2 tau."""
-    return iteration > interval and iteration % interval == 0
+def checks(iterations: int, interval: int) -> range:
+    """After which iterations v the trend is checked: v > tau and v % tau = 0 (Algorithm 1), first at v = 2 tau."""
+    return range(2 * interval, iterations, interval)
 
 
 def loss_gap(losses: Losses, iteration: int, interval: int) -> FloatArray:

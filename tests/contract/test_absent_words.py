@@ -72,8 +72,8 @@ EVERYTHING: dict[str, Any] = {"dropout": 0.3, "clip": 0.4, "noise_std": 1e-2, "c
 class Alternating(FedDrop):
     """Another pattern after every other iteration."""
 
-    def is_check(self, round_: int, step: int) -> bool:
-        return step % 2 == 1
+    def checks(self, round_: int, iterations: int) -> range:
+        return range(1, iterations, 2)
 
     def next_pattern(self, layout, cohort, step, losses, pattern, evidence, state):  # type: ignore[no-untyped-def]
         luck = cohort.luck(f"pattern/{step}", layout.num_rows)

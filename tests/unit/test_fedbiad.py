@@ -337,8 +337,8 @@ def test_a_row_never_held_ranks_between_good_and_bad_ones() -> None:
 
 def test_checks_begin_at_twice_the_interval_and_end_with_stage_one() -> None:
     method = replace(DEFAULT, interval=3, stage_boundary=5)
-    assert [v for v in range(14) if method.is_check(5, v)] == [6, 9, 12]
-    assert [v for v in range(14) if method.is_check(6, v)] == []
+    assert list(method.checks(5, 14)) == [6, 9, 12]
+    assert list(method.checks(6, 14)) == []
 
 
 @pytest.mark.parametrize(("last", "changes"), [(2.0, True), (1.0, False), (0.5, False)])

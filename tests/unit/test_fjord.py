@@ -121,7 +121,7 @@ def test_every_iteration_samples_uniformly_up_to_the_tier() -> None:
     first, later = np.stack(drawn[:100]), np.stack(drawn[100:]).reshape(100, 8, 1, 5)
     assert (first != later[:, 0]).any()
     assert (later[:, 0] != later[:, 1]).any()
-    assert all(METHOD.is_check(1, step) for step in range(5))
+    assert list(METHOD.checks(1, 5)) == [0, 1, 2, 3, 4]
 
 
 def test_draws_depend_on_the_key_alone() -> None:

@@ -97,7 +97,7 @@ def evidence_of(values: list[float]) -> FloatArray:
 
 def test_the_rows_of_most_evidence_are_held_from_the_first_check_on() -> None:
     method, cohort = Focus(full_steps=3), Cohort(0, 1, (0,))
-    assert [v for v in range(9) if method.is_check(1, v)] == [2]
+    assert [list(method.checks(1, V)) for V in (2, 3, 9)] == [[], [2], [2]]
     assert method.first_pattern(UNITS_LAYOUT, cohort, {}).all()
     whole, losses = UNITS_LAYOUT.all_rows(1), np.ones((1, 9))
     pattern, state, _ = method.next_pattern(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbiad.loss_trend import is_check, loss_gap
+from fedbiad.loss_trend import checks, loss_gap
 
 
 def test_checks_by_algorithm_1() -> None:
     # v > tau and v % tau = 0: with tau = 3 not at 0 and 3, first at 6 = 2 tau
-    assert [v for v in range(14) if is_check(v, 3)] == [6, 9, 12]
-    assert [v for v in range(5) if is_check(v, 1)] == [2, 3, 4]
+    for tau in (1, 2, 3, 7):
+        for V in range(20):
+            assert list(checks(V, tau)) == [v for v in range(V) if v > tau and v % tau == 0]
+    assert list(checks(14, 3)) == [6, 9, 12]
 
 
 def test_gap_by_hand() -> None:

@@ -129,9 +129,9 @@ class Method:
         """
         return layout.all_rows(len(cohort)) if cohort.assigned is None else cohort.assigned
 
-    def is_check(self, round_: int, step: int) -> bool:
-        """Whether `next_pattern` is asked after iteration `step`."""
-        return False
+    def checks(self, round_: int, iterations: int) -> range:
+        """After which iterations `next_pattern` is asked."""
+        return range(0)
 
     def next_pattern(
         self,

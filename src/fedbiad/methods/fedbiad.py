@@ -69,9 +69,9 @@ class FedBIAD(RowDropout):
         luck = cohort.luck("pattern", layout.num_rows)
         return STAGE_TWO[self.stage_two](layout, self._scores(state), self.dropout_rate, luck, self.scope)
 
-    def is_check(self, round_: int, step: int) -> bool:
+    def checks(self, round_: int, iterations: int) -> range:
         """Line 18: only in stage one, every tau iterations from 2 tau on."""
-        return round_ <= self.stage_boundary and loss_trend.is_check(step, self.interval)
+        return loss_trend.checks(iterations if round_ <= self.stage_boundary else 0, self.interval)
 
     def next_pattern(
         self,

@@ -28,8 +28,8 @@ class FjORD(NestedWidths):
     ) -> Pattern:
         return self._sampled(layout, cohort, 0)
 
-    def is_check(self, round_: int, step: int) -> bool:
-        return True
+    def checks(self, round_: int, iterations: int) -> range:
+        return range(iterations)
 
     def next_pattern(
         self,

@@ -29,8 +29,8 @@ class Focus(RowDropout):
     full_steps: Annotated[int, Field(ge=1)] = 3
     """Iterations with all rows, before the choice."""
 
-    def is_check(self, round_: int, step: int) -> bool:
-        return step == self.full_steps - 1
+    def checks(self, round_: int, iterations: int) -> range:
+        return range(self.full_steps - 1, min(self.full_steps, iterations))
 
     def next_pattern(
         self,
