@@ -32,7 +32,8 @@ Gram matrix and its strips are made as well. What is left besides is Python, a l
 workers, the time in which the first process adds up and hands out while the others wait: two of them gain less the
 shorter a round is. Part of an iteration does not depend on the number of units (exponentials, sums across vectors,
 bias), so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a check, which
-is what it needs more than FedDrop: together they keep its iteration above 0.6 of FedAvg's at these widths. A move is
+is what it needs more than FedDrop: together they keep its iteration at about 0.6 of FedAvg's, more at fewer units. The
+longer a client trains, the more of its checks swap: a loss that hardly falls any more rises often. A move is
 memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60 samples these two
 alone are larger than many a first cache: most of a swap is probably lines fetched from the second one. By samples of
 `perf` inside the kernel the product with the Gram matrix is the largest part of FedBIAD's iteration, then the two
@@ -40,7 +41,8 @@ updates, the logits, the softmax and the swaps, these about as much as the softm
 What would be next: fewer numbers moved (P of units that come written when a sample is next visited), the listing of
 units by vector instructions, two clients by turns so that one's softmax fills the other's waiting; each process adding
 up its part of the weights. Tried without gain: units not held masked instead of moved aside; lines of P asked for
-ahead; units moved sample by sample or sixteen samples at a time; A moved before P; X U1^T a hundred inputs at a time.
+ahead; units moved sample by sample or sixteen samples at a time; A moved before P, or both in one loop; X U1^T a hundred
+inputs at a time; on processors without AVX-512, columns read number by number instead of gathered, and longer rows.
 """
 
 
