@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from fedbiad.arrays import FloatArray
 from fedbiad.compiling import strict_part
-from fedbiad.products import LANES, NUMBER, number, numbers, opened, place, spread
+from fedbiad.products import LANES, NUMBER, number, numbers, opened, place, shuffled, spread
 
 
 def _some_of_column() -> Any:
@@ -27,6 +27,38 @@ def _some_of_column() -> Any:
 
 
 some_of_column = _some_of_column()
+
+
+def _turned_block() -> Any:
+    @intrinsic
+    def turned_block(context, matrix, row, last, column, into, rows):  # type: ignore[no-untyped-def]
+        """into[column + n, row + m] = matrix[row + m, column + n] for n, m < `LANES`, as far as column + n < rows.
+
+        Past row `last` of the matrix that one is taken again.
+        """
+        return types.void(matrix, row, last, column, into, rows), _write_block
+
+    return turned_block
+
+
+turned_block = _turned_block()
+
+
+@strict_part
+def turn(matrix: FloatArray, rows: int, columns: int, into: FloatArray) -> None:
+    """into[j, i] = matrix[i, j] for i < rows and j < columns, block by block; beyond, `into` may get anything.
+
+    A row of the one in which a whole vector has no room makes the last blocks overlap.
+    """
+    if min(matrix.shape[1], into.shape[1]) < LANES:
+        for j in range(columns):
+            for i in range(rows):
+                into[j, i] = matrix[i, j]
+        return
+    for first in range(0, rows, LANES):
+        row = min(first, into.shape[1] - LANES)
+        for j in range(0, columns, LANES):
+            turned_block(matrix, row, rows - 1, min(j, matrix.shape[1] - LANES), into, columns)
 
 
 @strict_part
@@ -66,4 +98,31 @@ def _write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     )
     target = builder.bitcast(place(builder, into, row, first), vector.as_pointer())
     builder.store(found, target, align=size)
+    return context.get_dummy_value()
+
+
+def _write_block(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    matrix, row, last, column, into, rows = opened(context, builder, signature, arguments)
+    _, vector, size = numbers(matrix, LANES)
+
+    def vector_at(array: Any, row: Any, column: Any) -> Any:
+        return builder.bitcast(place(builder, array, row, column), vector.as_pointer())
+
+    lines = []
+    for n in range(LANES):
+        wanted = builder.add(row, ir.Constant(NUMBER, n))
+        there = builder.select(builder.icmp_signed("<", wanted, last), wanted, last)
+        lines.append(builder.load(vector_at(matrix, there, column), align=size))
+    apart = 1
+    while apart < LANES:  # blocks of so many lanes change places between lines so far apart
+        for n in (n for n in range(LANES) if not n & apart):
+            one, other = lines[n], lines[n + apart]
+            firsts = [lane if not lane & apart else LANES + lane - apart for lane in range(LANES)]
+            lines[n] = shuffled(builder, one, other, firsts)
+            lines[n + apart] = shuffled(builder, one, other, [lane + apart for lane in firsts])
+        apart *= 2
+    for n, line in enumerate(lines):
+        target = builder.add(column, ir.Constant(NUMBER, n))
+        with builder.if_then(builder.icmp_signed("<", target, rows)):
+            builder.store(line, vector_at(into, target, row), align=size)
     return context.get_dummy_value()

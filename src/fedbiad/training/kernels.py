@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.columns import put_column, take_column
+from fedbiad.columns import put_column, take_column, turn
 from fedbiad.compiled import RowList, aligned, draw_uniforms, key_of_step, swap_rows
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
@@ -28,13 +28,11 @@ from fedbiad.products import (
     tile_16,
     tile_64,
 )
+from fedbiad.training.bits import BITS, Words, bits_before
 from fedbiad.training.places import Places, Units
 from fedbiad.training.softmax import exponentials, scaled, shared
 
 Goals = npt.NDArray[np.int32]
-Marks = npt.NDArray[np.uint8]
-FETCHED, LEFT = np.uint8(1), np.uint8(2)
-"""Of a unit whether its P stands among those that wait, and whether it was held and left."""
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
 # than when it comes from the cache, and rounds differently.
 
@@ -57,7 +55,8 @@ def train(
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
     output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
-    that are not held wait in `units`; they swap only if it begins.
+    that are not held wait in `units`; they swap only if it begins, and what those held then have learned is missing in
+    `units` until they are put back.
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
@@ -66,9 +65,9 @@ def train(
     lanes, goal = np.empty((4, e.shape[1]), p.dtype), np.full(e.shape[1], -1, np.int32)
     samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
     seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
-    chosen, room = np.empty(batch, np.int64), np.empty((4, units.p.shape[1]), np.uint32)
+    chosen, room = np.empty(batch, np.int64), np.empty((2, units.p.shape[1]), np.uint32)
     luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
-    waits = np.empty(units.p.shape[1], np.uint8)
+    marks = np.zeros((2, -(-units.p.shape[1] // BITS)), np.uint64)
     waiting_p, waiting_a, waiting_w = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
@@ -102,21 +101,20 @@ def train(
                 course.changed[k, v] = True
                 if not swapped:
                     swapped = True
-                    waits[:] = 0
+                    _wait(units.p[first:last], units.w[k], waiting_p, waiting_a, waiting_w)
                     for j in range(count):
                         place[own_rows[j]] = j
                 draw_uniforms(key_of_step(swaps.keys[k], v), own_luck)
                 swap_rows(pattern, own_luck, pairs, room)
-                _pair(room, pairs, place)
-                _call(room, pairs, waits, units.p[first:last], units.w[k], waiting_p, waiting_a, waiting_w)
+                _pair(room, pairs, place, marks)
                 _swap(
-                    room, pairs, own_rows, place, waits, iterations, v + 1,
+                    room, pairs, own_rows, place, iterations, v + 1,
                     own_p, own_a, own_w, waiting_p, waiting_a, waiting_w,
                 )  # fmt: skip
         _count_held(iterations, own_rows, count, len(losses))
         if swapped:
-            _put_back(pattern, waits, waiting_a, units.a[first:last])
-            _put_back(pattern, waits, waiting_w, units.w[k])
+            turn(waiting_a, len(pattern), size, units.a[first:last])
+            turn(waiting_w, len(pattern), classes, units.w[k])
 
 
 @strict_part
@@ -131,40 +129,41 @@ def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray,
 
 
 @strict_part
-def _pair(room: RowList, pairs: int, place: RowList) -> None:
-    """Of units that come and leave, first in lists 0 and 1, put those and the places of these in order.
-
-    So `_exchange` pairs them, too. No list is taken out of `room`: that would be counted.
-    """
-    for n in range(pairs):
-        room[2, n], room[3, n] = room[0, n], place[room[1, n]]
-    for n in range(pairs):  # where as many are smaller, without a branch
-        unit, at = 0, 0
-        for m in range(pairs):
-            unit += 1 if room[2, m] < room[2, n] else 0
-            at += 1 if room[3, m] < room[3, n] else 0
-        room[0, unit], room[1, at] = room[2, n], room[3, n]
+def _wait(p: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray) -> None:
+    """All units of a client that has not begun, unit by unit: whoever comes is taken from there."""
+    turn(p, len(p), p.shape[1], waiting_p)
+    turn(w, len(w), w.shape[1], waiting_w)
+    waiting_a[:] = 0
 
 
 @strict_part
-def _call(
-    room: RowList, pairs: int, waits: Marks, p: FloatArray, w: FloatArray,
-    waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
-) -> None:  # fmt: skip
-    """Of units that come, list 0, bring what does not wait yet: P, and of those that were never held W, and 0 for A."""
+def _pair(room: RowList, pairs: int, place: RowList, marks: Words) -> None:
+    """Of units that come and leave, first in lists 0 and 1, put those and the places of these in order.
+
+    So `_exchange` pairs them, too. `marks` are 0 before and after: a bit for each unit, and for each place.
+    """
     for n in range(pairs):
-        coming = room[0, n]
-        if not waits[coming] & FETCHED:
-            take_column(p, coming, waiting_p, coming)
-            if not waits[coming] & LEFT:
-                take_column(w, coming, waiting_w, coming)
-                waiting_a[coming] = 0
-            waits[coming] |= FETCHED
+        _mark(marks, 0, room[0, n])
+        _mark(marks, 1, place[room[1, n]])
+    for kind in range(2):
+        n = 0
+        for word in range(marks.shape[1]):
+            left = marks[kind, word]
+            while left:
+                room[kind, n] = BITS * word + bits_before(left)
+                left &= left - np.uint64(1)
+                n += 1
+            marks[kind, word] = 0
+
+
+@strict_part
+def _mark(marks: Words, kind: int, which: int) -> None:
+    marks[kind, which // np.uint32(BITS)] |= np.uint64(1) << np.uint64(which % np.uint32(BITS))
 
 
 @strict_part
 def _swap(
-    room: RowList, pairs: int, rows: IntArray, place: RowList, waits: Marks, iterations: IntArray, now: int,
+    room: RowList, pairs: int, rows: IntArray, place: RowList, iterations: IntArray, now: int,
     p: FloatArray, a: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
 ) -> None:  # fmt: skip
     """The units of list 0 into the places of list 1, after `now` iterations; who leaves waits."""
@@ -178,20 +177,8 @@ def _swap(
         take_column(a, at, waiting_a, leaving)
         put_column(waiting_a, coming, a, at)
         rows[at], place[coming] = coming, at
-        waits[leaving] |= LEFT
         iterations[leaving] += now
         iterations[coming] -= now
-
-
-@strict_part
-def _put_back(pattern: Pattern, waits: Marks, waiting: FloatArray, full: FloatArray) -> None:
-    """What units that left have learned, into the array of all units; some rows of it after others, as in columns."""
-    for first in range(0, len(full), LANES):
-        last = min(first + LANES, len(full))
-        for j in range(len(pattern)):
-            if waits[j] & LEFT and not pattern[j]:
-                for i in range(first, last):
-                    full[i, j] = waiting[j, i]
 
 
 @strict_part
