@@ -20,12 +20,12 @@ def turned(matrix: FloatArray, rows: int, columns: int, into: FloatArray) -> Non
 @pytest.mark.parametrize("rows", [1, 10, LANES, 60])
 @pytest.mark.parametrize("columns", [1, 10, LANES, LANES + 1, 130])
 def test_rows_become_columns_and_return(rows: int, columns: int, dtype: type) -> None:
-    matrix = np.random.default_rng(rows).normal(size=(rows, columns)).astype(dtype)
-    waiting = np.full((columns + 1, -(-rows // LANES) * LANES), 7.0, dtype=dtype)
+    matrix: FloatArray = np.random.default_rng(rows).normal(size=(rows, columns)).astype(dtype)
+    waiting: FloatArray = np.full((columns + 1, -(-rows // LANES) * LANES), 7.0, dtype=dtype)
     turned(matrix, rows, columns, waiting)
     assert np.array_equal(waiting[:columns, :rows], matrix.T)
     assert (waiting[columns] == 7.0).all()  # nothing is written behind the last row
-    back = np.full((rows + 1, columns), 7.0, dtype=dtype)
+    back: FloatArray = np.full((rows + 1, columns), 7.0, dtype=dtype)
     turned(waiting, columns, rows, back)
     assert np.array_equal(back[:rows], matrix)
     assert (back[rows] == 7.0).all()

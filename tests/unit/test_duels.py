@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbiad.arrays import FloatArray
-from fedbiad.compressors.duels import TOGETHER, _entry, masses, rounded, uniform
+from fedbiad.compressors.duels import _entry, masses, rounded, uniform
+from fedbiad.compressors.passed import TOGETHER
 from fedbiad.models import MLP
 from fedbiad.payloads import Float32
 from fedbiad.sending import segments
@@ -177,4 +178,4 @@ def test_who_of_a_group_against_one_by_one(size: int, luck: float, side: int, se
         for i in range(group * TOGETHER, min((group + 1) * TOGETHER, size)):
             if left >= 0 and sign * delta[i] > 0:
                 left, last = left - float(sign * delta[i]), i
-        assert _entry(delta, sums, group, side, luck) == last
+        assert _entry(delta, sums[group, side], group, side, luck) == last

@@ -10,16 +10,14 @@ import numpy.typing as npt
 
 from fedbiad.arrays import FloatArray, IntArray
 from fedbiad.compiled import GOLDEN, mixed
-from fedbiad.compiling import fast, strict
+from fedbiad.compiling import fast, strict, strict_part
+from fedbiad.compressors.passed import TOGETHER, passed_by
 from fedbiad.payloads import Float32
 
 Counts = npt.NDArray[np.int32]
 
-TOGETHER = 16
-"""Neighbours that fight as one, until one of them is chosen."""
 
-
-@strict
+@strict_part
 def uniform(key: int, index: int) -> float:
     """Draw `index` of a key, in [0, 1): SplitMix64, 53 bits."""
     word = mixed(np.uint64(key) + np.uint64(index + 1) * GOLDEN)
@@ -68,7 +66,8 @@ def rounded(delta: Float32 | FloatArray, sums: FloatArray, step: float, key: int
             champion = _champion(sums, fighter[side], held[side], since[side], side, luck, steps)
             if new < 1.0:
                 taken[side], up, fighter[side] = _duel(old, champion, new, group, uniform(key, draws))
-                kept = _put(where, found, kept, _entry(delta, sums, up, side, uniform(key, draws + 1)), sign)
+                chosen = _entry(delta, sums[max(up, 0), side], up, side, uniform(key, draws + 1))
+                kept = _put(where, found, kept, chosen, sign)
                 draws += 2
             else:
                 fighter[side] = champion
@@ -81,20 +80,21 @@ def rounded(delta: Float32 | FloatArray, sums: FloatArray, step: float, key: int
                         if whole:
                             kept = _put(where, found, kept, i, whole * sign)
                         if old + (size - whole) >= 1.0:
-                            entry = _entry(delta, sums, up, side, uniform(key, draws + 1))
-                            kept = _put(where, found, kept, entry, sign)
+                            chosen = _entry(delta, sums[max(up, 0), side], up, side, uniform(key, draws + 1))
+                            kept = _put(where, found, kept, chosen, sign)
                         draws += 2
             held[side], since[side] = taken[side], group + 1
     for side in range(2):
         if uniform(key, draws) < taken[side]:
             luck = uniform(key, draws + 1) * taken[side]
             champion = _champion(sums, fighter[side], held[side], since[side], side, luck, steps)
-            kept = _put(where, found, kept, _entry(delta, sums, champion, side, uniform(key, draws + 2)), 1 - 2 * side)
+            chosen = _entry(delta, sums[max(champion, 0), side], champion, side, uniform(key, draws + 2))
+            kept = _put(where, found, kept, chosen, 1 - 2 * side)
         draws += 3
     return where[:kept].copy(), found[:kept].copy()
 
 
-@strict
+@strict_part
 def _duel(old: float, one: int, new: float, other: int, luck: float) -> tuple[float, int, int]:
     """What is left of two fractions, who is rounded up (if they make up 1) and who fights on."""
     both = old + new
@@ -105,7 +105,7 @@ def _duel(old: float, one: int, new: float, other: int, luck: float) -> tuple[fl
     return both - 1.0, other, one
 
 
-@strict
+@strict_part
 def _champion(sums: FloatArray, fighter: int, held: float, since: int, side: int, luck: float, steps: float) -> int:
     """Who has taken all that fought since: the fighter or one of the groups from `since` on, in proportion."""
     luck -= held
@@ -118,26 +118,31 @@ def _champion(sums: FloatArray, fighter: int, held: float, since: int, side: int
     return last
 
 
-@strict
-def _entry(delta: Float32 | FloatArray, sums: FloatArray, who: int, side: int, luck: float) -> int:
-    """The entry itself, or one of its group, in proportion."""
-    if who < 0:
-        return -1 - who
-    left, sign = luck * sums[who, side], np.float32(1 - 2 * side)
-    first, last = who * TOGETHER, min((who + 1) * TOGETHER, len(delta))
+@strict_part
+def _entry(delta: Float32 | FloatArray, mass: float, who: int, side: int, luck: float) -> int:
+    """The entry itself, or one of its group of this mass, in proportion."""
+    return _of_group(delta, mass, who, side, luck) if who >= 0 else -1 - who
+
+
+@strict_part
+def _of_group(delta: Float32 | FloatArray, mass: float, group: int, side: int, luck: float) -> int:
+    # one way out, for the arrays' sake: by several they would be counted, and everything waits for a count
+    left, sign = luck * mass, 1 - 2 * side
+    first, last = group * TOGETHER, min((group + 1) * TOGETHER, len(delta))
     chosen = first
-    for i in range(first, last):  # to the end: that costs less than a branch that nobody can predict
-        size = sign * delta[i]
-        left -= size if size > 0 else np.float32(0)
-        chosen += left >= 0.0
-    if chosen == last:  # by rounding: the last of its side
+    if last - first == TOGETHER:
+        chosen += passed_by(delta, first, sign, left)
+    else:
+        for i in range(first, last):
+            left -= max(sign * delta[i], 0.0)
+            chosen += left >= 0.0
+    chosen -= chosen == last  # by rounding: the last of its side
+    while chosen > first and sign * delta[chosen] <= 0:
         chosen -= 1
-        while chosen > first and sign * delta[chosen] <= 0:
-            chosen -= 1
     return chosen
 
 
-@strict
+@strict_part
 def _put(where: IntArray, found: Counts, kept: int, entry: int, steps: int) -> int:
     """Add steps of an entry to the list in order; returns its length."""
     at = kept
