@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fedbiad.arrays import FloatArray
-from fedbiad.compiling import strict_part
+from fedbiad.compiling import strict, strict_part
 from fedbiad.products import LANES, NUMBER, number, numbers, opened, place, shuffled, spread
 
 
@@ -59,6 +60,14 @@ def turn(matrix: FloatArray, rows: int, columns: int, into: FloatArray) -> None:
         row = min(first, into.shape[1] - LANES)
         for j in range(0, columns, LANES):
             turned_block(matrix, row, rows - 1, min(j, matrix.shape[1] - LANES), into, columns)
+
+
+@strict
+def turned(matrix: FloatArray) -> FloatArray:
+    """Its transpose, written out."""
+    into = np.empty((matrix.shape[1], matrix.shape[0]), matrix.dtype)
+    turn(matrix, matrix.shape[0], matrix.shape[1], into)
+    return into
 
 
 @strict_part

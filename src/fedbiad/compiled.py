@@ -27,7 +27,9 @@ def aligned(rows: int, columns: int, like: FloatArray) -> FloatArray:
 
 
 @strict
-def accumulate(total: FloatArray, change: FloatArray, weight: float) -> None:
+def accumulate(
+    total: FloatArray | npt.NDArray[np.float32], change: FloatArray | npt.NDArray[np.float32], weight: float
+) -> None:
     """total += weight change, flat arrays."""
     w = total.dtype.type(weight)
     for j in range(len(total)):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from fedbiad import compiled, wire
-from fedbiad.aggregation import Total, count_known, sum_block
+from fedbiad.aggregation import Total, count_holders, count_known
 from fedbiad.arrays import ClientState, IntArray, Params, Pattern
 from fedbiad.client import Trained
 from fedbiad.cohort import Cohort
@@ -132,7 +132,7 @@ class Channel:
         usable = np.flatnonzero(trained.usable)
         if self.compressor is None and not self.wired:
             return self._bare(cohort, trained, senders, usable, failed)
-        members, changes, errors, replies = [], [], [], []
+        members, errors, replies, moved = [], [], [], np.zeros(self.layout.num_weights, dtype=np.float32)
         remembered: dict[int, ClientState] = {}
         for i in usable.tolist():
             try:
@@ -147,14 +147,16 @@ class Channel:
                 remembered[trained.ids[i]] = learned
             members.append(i)
             replies.append((reply, size))
-            changes.append(self._arrived(reply, cohort, i))
-            got = changes[-1] if change.where is self._everywhere else changes[-1][change.where]
+            arrived = self._arrived(reply, cohort, i)
+            compiled.accumulate(moved, arrived, senders.weights[i])
+            got = arrived if change.where is self._everywhere else arrived[change.where]
             errors.append(compiled.squared_distance(got, change.delta))
         chosen = np.array(members, dtype=np.int64)
-        flat = np.stack(changes) if changes else np.zeros((0, self.layout.num_weights), dtype=np.float32)
         weights, pattern = [senders.weights[i] for i in members], trained.pattern[chosen]
         present = self._told_words([reply for reply, _ in replies])
-        total = sum_block(self.layout.sent, self._sent(pattern, present), unflatten(self.layout, flat), weights)
+        holders = count_holders(self.layout.sent, self._sent(pattern, present), weights)
+        sums = {name: part[0] for name, part in unflatten(self.layout, moved[None]).items()}
+        total = Total(sums, holders, float(sum(weights)))
         return Arrived(
             chosen, pattern, self._with_known(total, present, weights),
             np.array([reply.report.loss for reply, _ in replies], dtype=np.float64),
@@ -262,9 +264,12 @@ class Channel:
 
     def _arrived(self, reply: ReplyMessage, cohort: Cohort, i: int) -> Float32:
         """D^k in full coordinates [N], 0 at entries that were not sent."""
-        change = np.zeros(self.layout.num_weights, dtype=np.float32)
         pattern = _row(cohort, i) if reply.pattern is None else reply.pattern
-        change[_kept(self.layout.sent, wire.sent_rows(self.layout, pattern, reply.present))] = reply.payload.values()
+        sent = wire.sent_rows(self.layout, pattern, reply.present)
+        if sent is None:
+            return reply.payload.values()
+        change = np.zeros(self.layout.num_weights, dtype=np.float32)
+        change[self.layout.sent.kept_entries(sent)] = reply.payload.values()
         return change
 
     def _counts(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedbiad.arrays import FloatArray
-from fedbiad.columns import turn
+from fedbiad.columns import turn, turned
 from fedbiad.compiling import strict
 from fedbiad.products import LANES
 
 
 @strict
-def turned(matrix: FloatArray, rows: int, columns: int, into: FloatArray) -> None:
+def turn_into(matrix: FloatArray, rows: int, columns: int, into: FloatArray) -> None:
     turn(matrix, rows, columns, into)
 
 
@@ -22,10 +22,11 @@ def turned(matrix: FloatArray, rows: int, columns: int, into: FloatArray) -> Non
 def test_rows_become_columns_and_return(rows: int, columns: int, dtype: type) -> None:
     matrix: FloatArray = np.random.default_rng(rows).normal(size=(rows, columns)).astype(dtype)
     waiting: FloatArray = np.full((columns + 1, -(-rows // LANES) * LANES), 7.0, dtype=dtype)
-    turned(matrix, rows, columns, waiting)
+    turn_into(matrix, rows, columns, waiting)
     assert np.array_equal(waiting[:columns, :rows], matrix.T)
     assert (waiting[columns] == 7.0).all()  # nothing is written behind the last row
     back: FloatArray = np.full((rows + 1, columns), 7.0, dtype=dtype)
-    turned(waiting, columns, rows, back)
+    turn_into(waiting, columns, rows, back)
     assert np.array_equal(back[:rows], matrix)
     assert (back[rows] == 7.0).all()
+    assert np.array_equal(turned(matrix), matrix.T)

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedbiad import compiled
 from fedbiad.aggregation import Total, count_holders
 from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
+from fedbiad.columns import turned
 from fedbiad.patterns import NO_SWAPS, Swaps
 from fedbiad.products import LANES
 from fedbiad.rows import Layout
@@ -270,7 +271,7 @@ class DualLearned:
         picture = self.pictures[client] if self.pictures else None
         if picture is None:
             return torch.mm(chosen.T, self.x[client], out=out)
-        change = torch.from_numpy(picture.back(chosen.numpy())).T
+        change = torch.from_numpy(turned(picture.back(chosen.numpy())))
         return change if out is None else out.copy_(change)
 
 
