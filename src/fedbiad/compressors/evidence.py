@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -219,6 +220,7 @@ def entropy(mean: float) -> float:
     return (1 + mean) * math.log2(1 + mean) - mean * math.log2(mean) + mean / (1 + mean)
 
 
+@lru_cache(maxsize=256)
 def mean_multiple(bits: float) -> float:
     """The inverse: which mean size takes this many bits."""
     low, high = 1e-15, 1e6

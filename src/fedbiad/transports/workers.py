@@ -188,7 +188,8 @@ def _shared(u: Params) -> Params:
 def _dying(round_: int, cohort: Cohort) -> str:
     return (
         f"round {round_}: the process that trains clients {cohort.ids[0]} to {cohort.ids[-1]} dies again and again "
-        "(out of memory?); use fewer engine.workers or a smaller engine.block"
+        "(out of memory?); use fewer engine.workers or a smaller engine.block, and start runs of a script of your own "
+        "below `if __name__ == '__main__':`"
     )
 
 
