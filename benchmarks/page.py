@@ -42,7 +42,8 @@ What would be next: fewer numbers moved (P of units that come written when a sam
 units by vector instructions, two clients by turns so that one's softmax fills the other's waiting; each process adding
 up its part of the weights. Tried without gain: units not held masked instead of moved aside; lines of P asked for
 ahead; units moved sample by sample or sixteen samples at a time; A moved before P, or both in one loop; X U1^T a
-hundred inputs at a time; tiles of ten rows and 32 columns; without AVX-512, columns read number by number instead of gathered, and longer rows.
+hundred inputs at a time; tiles of ten rows and 32 columns; without AVX-512, columns read number by number instead of
+gathered, and longer rows.
 """
 
 
