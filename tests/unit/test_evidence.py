@@ -13,8 +13,10 @@ import pytest
 
 from fedbiad import wire
 from fedbiad.arrays import Pattern
+from fedbiad.coding.multiples import put_multiples
+from fedbiad.coding.sink import Sink
 from fedbiad.compressors import Evidence, Room, Segment
-from fedbiad.compressors.evidence import CEILING, Search, entropy, mean_multiple
+from fedbiad.compressors.evidence import APART, CEILING, FRAME, Search, Within, entropy, mean_multiple
 from fedbiad.errors import UpdateError
 from fedbiad.messages import ReplyMessage, Report
 from fedbiad.models import MLP
@@ -128,6 +130,21 @@ def test_without_being_told_the_room_a_budget_still_holds() -> None:
     payload, _ = Evidence(budget=0.1).compress(delta, np.arange(len(delta)), own, {}, 1, np.random.default_rng(0))
     message = ReplyMessage(RUN, 3, 300, 60, None, payload, Report(0.5, 2, 1))
     assert wire.reply_size(LAYOUT, message) <= 0.1 * (4 * LAYOUT.num_weights + 48) * CEILING
+
+
+@pytest.mark.parametrize("looked_at", [0.0, 1.0, 30.0])
+def test_what_some_rows_tell_does_not_decide_whether_a_budget_is_kept(looked_at: float) -> None:
+    """The rows from which the first step is found may be empty, like the others or far from them."""
+    delta = np.random.default_rng(5).standard_normal((128, 100)).astype(np.float32)
+    delta[APART // 2 :: APART] *= np.float32(looked_at)
+    own = [Segment("w", slice(0, delta.size), 2, 128)]
+    for limit in (300, 1000, 5000):
+        within = Within(limit, 40)
+        payload, _ = within.compress(delta.ravel(), np.arange(delta.size), own, {}, 1, np.random.default_rng(limit))
+        (part,), sink = payload.parts, Sink()
+        assert isinstance(part, Multiples)
+        put_multiples(sink, part, [(128, 100)])
+        assert 0.95 * limit < 40 + FRAME + sink.plain_size() + len(sink.coded()) <= CEILING * limit
 
 
 def test_a_larger_budget_means_a_shorter_step_and_less_noise() -> None:

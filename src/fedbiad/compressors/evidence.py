@@ -37,8 +37,10 @@ USUAL = 0.87
 """Bits of an update against those of one without any structure."""
 PILOTS = 8
 """Samples from which the step is found, at most; mostly one."""
-APART, MANY, WORTH = 4, 32, 256
-"""Before them every fourth row is looked at of blocks with many rows, if a message of this many entries is wanted."""
+APART, MANY = 4, 32
+"""Before them every fourth row is looked at of blocks with so many rows."""
+ENOUGH = 64
+"""Entries that must be expected of those rows to tell anything."""
 NEAR = 0.1
 """A pilot whose message is this close to what is aimed at needs no further one."""
 SLOPES = 0.1, 2.0
@@ -165,8 +167,8 @@ class Search:
         left = mean_multiple(self.aim / (size * USUAL)) - self.floor  # by what is sent whatever has changed
         step, before = mean / left if left > 0 else most, (0.0, 0.0)
         slope = math.log(entropy(1.01 * mean / step + self.floor) / entropy(mean / step + self.floor)) / math.log(1.01)
-        if size * mean / step > WORTH and least < step < most:
-            step *= math.exp(math.log(self.bits_of_some_rows(step, mean) / self.aim) / slope)
+        if least < step < most:
+            step *= math.exp(math.log(self.bits_by_some_rows(step, mean) / self.aim) / slope)
         for _ in range(PILOTS):
             step = min(max(step, least), most)
             bits = multiples_bits(self.rounded(sums, step, PILOT_KEY), self.blocks)
@@ -183,8 +185,8 @@ class Search:
                 break
         return min(max(step, least), most)
 
-    def bits_of_some_rows(self, step: float, mean: float) -> float:
-        """About how many bits a message takes, by some of its rows: a fourth of the time, and a few percent off."""
+    def bits_by_some_rows(self, step: float, mean: float) -> float:
+        """About how many bits a message takes, to a few percent; `aim` where some rows are too few, or no less work."""
         parts, blocks, start = [], [], 0
         for rows, columns in self.blocks:
             own = self.change[start : start + rows * columns].reshape(rows, columns)
@@ -193,9 +195,11 @@ class Search:
             blocks.append((len(parts[-1]), columns))
         some = replace(self, change=np.concatenate([own.ravel() for own in parts]), blocks=blocks)
         sums = masses(some.change)
-        bits = multiples_bits(some.rounded(sums, step, PILOT_KEY), blocks)
         entries = float(sums.sum()) / step + self.floor * len(some.change)
-        return bits * (mean / step + self.floor) * len(self.change) / max(entries, 1.0)
+        if entries < ENOUGH or 2 * len(some.change) > len(self.change):
+            return self.aim
+        bits = multiples_bits(some.rounded(sums, step, PILOT_KEY), blocks)
+        return bits * (mean / step + self.floor) * len(self.change) / entries
 
     def _no_room(self, bits: float) -> str:
         return (
