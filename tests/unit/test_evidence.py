@@ -144,7 +144,7 @@ def test_what_some_rows_tell_does_not_decide_whether_a_budget_is_kept(looked_at:
         (part,), sink = payload.parts, Sink()
         assert isinstance(part, Multiples)
         put_multiples(sink, part, [(128, 100)])
-        assert 0.95 * limit < 40 + FRAME + sink.plain_size() + len(sink.coded()) <= CEILING * limit
+        assert 0.9 * limit < 40 + FRAME + sink.plain_size() + len(sink.coded()) <= CEILING * limit
 
 
 def test_a_larger_budget_means_a_shorter_step_and_less_noise() -> None:
