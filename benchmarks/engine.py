@@ -152,7 +152,7 @@ def main() -> None:
         print(f"  fused at {own['fused']['of_limit']:.2f} of the limit of the plain form's multiplications")
     names: tuple[str, ...] = ("fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord", "heterofl")
     found["methods"] = table("methods at p = 0.5, 5 epochs", {name: ours(name=name) for name in names}, repeats)
-    names = ("fedavg", "fedavg+fedpaq", "fedavg+signsgd", "fedavg+stc", "fedavg+dgc")
+    names = ("fedavg", "fedavg+evidence", "fedavg+fedpaq", "fedavg+signsgd", "fedavg+stc", "fedavg+dgc")
     found["compressors"] = table("compressors, 5 epochs", {name: ours(name=name) for name in names}, repeats)
     grow: dict[str, tuple[str, Callable[[int], Experiment], tuple[int, ...]]] = {
         "block": ("clients of a block", lambda n: ours(block=n), (25, 5, 10, 50, 100)),
