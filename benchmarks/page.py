@@ -36,9 +36,8 @@ what it needs more than FedDrop: together they keep its iteration at 0.55 to 0.6
 processor. The longer a client trains, the more of its checks swap: a loss that hardly falls any more rises often. A
 move is memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60 samples these
 two alone are larger than many a first cache: most of a swap is probably lines fetched from the second one.
-By samples of
-`perf` inside the kernel the product with the Gram matrix is the largest part of FedBIAD's iteration, then the two
-updates, the logits, the softmax and the swaps, these about as much as the softmax.
+By samples of `perf` inside the kernel the product with the Gram matrix is the largest part of FedBIAD's iteration,
+then the two updates, the logits, the softmax and the swaps, these about as much as the softmax.
 What would be next: fewer numbers moved (P of units that come written when a sample is next visited), the listing of
 units by vector instructions, two clients by turns so that one's softmax fills the other's waiting; each process adding
 up its part of the weights. Tried without gain: units not held masked instead of moved aside; lines of P asked for
