@@ -126,6 +126,7 @@ def _entry(delta: Float32 | FloatArray, mass: float, who: int, side: int, luck: 
 
 @strict_part
 def _of_group(delta: Float32 | FloatArray, mass: float, group: int, side: int, luck: float) -> int:
+    """One of a group of this mass, in proportion."""
     # one way out, for the arrays' sake: by several they would be counted, and everything waits for a count
     left, sign = luck * mass, 1 - 2 * side
     first, last = group * TOGETHER, min((group + 1) * TOGETHER, len(delta))
