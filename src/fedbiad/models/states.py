@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedbiad.arrays import FloatArray, IntArray
-from fedbiad.columns import some_of_column
+from fedbiad.columns import turn
 from fedbiad.compiled import aligned
 from fedbiad.compiling import fast, part, strict_part
-from fedbiad.products import FEW, LANES, TILE, WIDTHS, few_64, row_64, tile_64
+from fedbiad.products import FEW, TILE, WIDTHS, few_64, row_64, tile_64
 from fedbiad.vector_math import sigmoid, tanh
 
 PANEL = WIDTHS[1]
@@ -82,11 +82,15 @@ def _room(columns: int, terms: int, batch: int, like: FloatArray) -> tuple[Float
 @strict_part
 def _lay_out(matrix: FloatArray, panels: FloatArray) -> None:
     """panels[p, k, j] = matrix[k, p PANEL + j]."""
-    for p in range(len(panels)):
+    whole = matrix.shape[1] // PANEL
+    for p in range(whole):
         first = p * PANEL
         for k in range(len(matrix)):
-            for j in range(first, min(first + PANEL, matrix.shape[1])):
-                panels[p, k, j - first] = matrix[k, j]
+            for j in range(PANEL):  # of a length the compiler knows
+                panels[p, k, j] = matrix[k, first + j]
+    for k in range(len(matrix)):
+        for j in range(whole * PANEL, matrix.shape[1]):
+            panels[whole, k, j - whole * PANEL] = matrix[k, j]
 
 
 @strict_part
@@ -94,9 +98,7 @@ def _lay_out_transposed(matrix: FloatArray, panels: FloatArray) -> None:
     """panels[p, k, j] = matrix[p PANEL + j, k]."""
     for p in range(len(panels)):
         own = matrix[p * PANEL : (p + 1) * PANEL]
-        for first in range(0, len(own), LANES):
-            for k in range(matrix.shape[1]):
-                some_of_column(own, first, k, panels[p], k)
+        turn(own, len(own), own.shape[1], panels[p])
 
 
 @part
