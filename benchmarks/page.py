@@ -43,7 +43,8 @@ units by vector instructions, two clients by turns so that one's softmax fills t
 up its part of the weights. Tried without gain: units not held masked instead of moved aside; lines of P asked for
 ahead; units moved sample by sample or sixteen samples at a time; A moved before P, or both in one loop; X U1^T a
 hundred inputs at a time; tiles of ten rows and 32 columns; without AVX-512, columns read number by number instead of
-gathered, and longer rows.
+gathered, and longer rows; held units in panels as wide as a vector, a unit's numbers close together (moves are shorter,
+the rest is slower by as much); units to swap drawn in bits instead of from lists.
 """
 
 

@@ -73,7 +73,7 @@ def run_back(
 
 @strict_part
 def _room(columns: int, terms: int, batch: int, like: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """For a matrix [terms, columns] in panels, their columns beyond it 0; a row of zeros; a product with it."""
+    """For a matrix [terms, columns] in panels, whatever is beyond its columns; a row of zeros; a product with it."""
     panels = -(-columns // PANEL)
     laid_out = aligned(panels * terms, PANEL, like).reshape(panels, terms, PANEL)
     return laid_out, np.zeros(PANEL, like.dtype), aligned(panels * batch, PANEL, like).reshape(panels, batch, PANEL)
