@@ -32,7 +32,7 @@ Gram matrix and its strips are made as well. What is left besides is Python, a l
 workers, the time in which the first process adds up and hands out while the others wait: two of them gain less the
 shorter a round is. Part of an iteration does not depend on the number of units (exponentials, sums across vectors,
 bias), so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a check, which is
-what it needs more than FedDrop: together they keep its iteration at 0.55 to 0.65 of FedAvg's, depending on units and
+what it needs more than FedDrop: together they keep its iteration at 0.55 to 0.66 of FedAvg's, depending on units and
 processor. The longer a client trains, the more of its checks swap: a loss that hardly falls any more rises often. A
 move is memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60 samples these
 two alone are larger than many a first cache: most of a swap is probably lines fetched from the second one.
