@@ -84,7 +84,10 @@ class LocalTraining:
         if form in ("dual", "fused") and isinstance(data, LocalData):
             kind = FusedTrainer if form == "fused" else DualTrainer
             noise.weights += self.iterations * self.layout.num_weights * len(cohort) if self.noise_std else 0
-            return kind(received, pattern, data, batch=self.batch, learning_rate=self.learning_rate, scale=scale)
+            return kind(
+                received, pattern, data, batch=self.batch, learning_rate=self.learning_rate, scale=scale,
+                silenced=self.method.silenced(cohort),
+            )  # fmt: skip
         words = LocalWords(data, self.model.shapes[BIAS][0]) if self.absent_words == "gaussian" else None
         begin = received if words is None else words.only(received)
         step = (MaskedStep if form == "masked" else CompactStep)(
@@ -125,7 +128,8 @@ def client_update(
     noise = Noise(work.noise_std, cohort.keys("noise") if work.noise_std else [])
     trainer = work.trainer(received, cohort, data, pattern, noise)  # line 9
     checks = method.checks(cohort.round, work.iterations)
-    swaps = method.swaps(cohort, pattern) if isinstance(trainer, FusedTrainer) else None
+    only_units = len(layout.groups) == 1
+    swaps = method.swaps(cohort, pattern) if isinstance(trainer, FusedTrainer) and only_units else None
     if isinstance(trainer, FusedTrainer) and swaps is not None:
         course = trainer.swap_along(pattern, swaps, work.iterations)
     else:

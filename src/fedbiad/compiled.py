@@ -87,14 +87,16 @@ def accumulate_rows(total: FloatArray, change: FloatArray, rows: IntArray, weigh
 
 @strict
 def accumulate_held(
-    total: FloatArray, changes: FloatArray, members: IntArray, pattern: Pattern, weights: FloatArray
+    total: FloatArray, changes: FloatArray, members: IntArray, rows: Pattern, columns: Pattern, weights: FloatArray
 ) -> None:
-    """total += weights[n] changes[members[n]] for each n, in the columns of pattern[n]."""
+    """total += weights[n] changes[members[n]] for each n, in the rows of rows[n] and the columns of columns[n]."""
     for n in range(len(members)):
         change = changes[members[n]]
         for i in range(total.shape[0]):
+            if not rows[n, i]:
+                continue
             for j in range(total.shape[1]):
-                if pattern[n, j]:
+                if columns[n, j]:
                     total[i, j] += weights[n] * change[i, j]
 
 

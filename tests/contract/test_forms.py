@@ -20,6 +20,7 @@ from fedbiad.methods.base import Resampled
 from fedbiad.models import CNN, MLP, Model
 from fedbiad.plan import EnginePlan, TrainingPlan
 from fedbiad.plan_problems import resolve
+from fedbiad.rows import RowKind
 from fedbiad.training import forms
 from fedbiad.training.forms import Form
 
@@ -27,8 +28,9 @@ INPUTS, UNITS, CLASSES, BATCH = 40, 17, 5, 5
 SIZES = [12 + 3 * k for k in range(6)]  # batches of 5 cross the epochs: a sample is there twice
 PICTURES, BACKGROUND = 4, -0.375  # so many clients have mostly background, so that blocks are mixed, too
 MODEL = MLP(INPUTS, (UNITS,), CLASSES)
-DUAL = ["fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord", "focus"]
-COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjord+stc", "fedmp+half", "focus+stc"]
+DUAL = ["fedavg", "feddrop", "fedbiad", "afd", "fedmp", "fjord", "heterofl", "focus"]
+COMPRESSED = ["fedavg+stc", "fedbiad+dgc", "feddrop+fedpaq", "afd+signsgd", "fjord+stc", "fedmp+half", "heterofl+stc"]
+COMPRESSED.append("focus+stc")
 
 
 def data(dtype: torch.dtype = torch.float64) -> FederatedData:
@@ -44,8 +46,10 @@ def data(dtype: torch.dtype = torch.float64) -> FederatedData:
     )
 
 
-def experiment(name: str, form: Form, block: int = 3, wire: bool | None = None, **training: Any) -> Experiment:
-    method, compressor, problems = resolve(name, 0.5, {}, {})
+def experiment(
+    name: str, form: Form, block: int = 3, wire: bool | None = None, rows: RowKind | None = None, **training: Any
+) -> Experiment:
+    method, compressor, problems = resolve(name, 0.5, {} if rows is None else {name: {"rows": rows}}, {})
     assert method is not None
     assert not problems
     if isinstance(method, FedBIAD):  # both stages, patterns that change, no noise
@@ -65,8 +69,8 @@ def experiment(name: str, form: Form, block: int = 3, wire: bool | None = None, 
     )
 
 
-def run(name: str, form: Form, block: int = 3) -> tuple[Params, Record]:
-    ready = experiment(name, form, block)
+def run(name: str, form: Form, block: int = 3, rows: RowKind | None = None) -> tuple[Params, Record]:
+    ready = experiment(name, form, block, rows=rows)
     *_, (record, outcome) = ready.run({k: value.double() for k, value in ready.initial().items()})
     return outcome.u, record
 
@@ -83,6 +87,12 @@ def assert_same(one: tuple[Params, Record], two: tuple[Params, Record], toleranc
 @pytest.mark.parametrize("form", ["dual", "fused"])
 def test_the_dual_forms_are_the_masked_one(name: str, form: Form) -> None:
     assert_same(run(name, form), run(name, "masked"), 1e-10)
+
+
+@pytest.mark.parametrize("name", ["feddrop", "fedbiad", "afd"])
+@pytest.mark.parametrize("form", ["dual", "fused"])
+def test_also_where_classes_are_dropped(name: str, form: Form) -> None:
+    assert_same(run(name, form, rows="units-and-classes"), run(name, "masked", rows="units-and-classes"), 1e-10)
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
@@ -144,6 +154,12 @@ def test_some_clients_have_pictures_and_some_have_not() -> None:
     assert [facts.picture is not None for facts in local.facts()] == [k < PICTURES for k in range(len(SIZES))]
 
 
+def test_some_clients_lack_a_class() -> None:
+    """Else HeteroFL's masked logits would not be looked at."""
+    present = data().local(Cohort(0, 1, tuple(range(len(SIZES)))), 12, BATCH).present(CLASSES)
+    assert 0 < (~present).any(1).sum() < len(SIZES)
+
+
 def test_samples_do_come_twice_in_a_batch() -> None:
     """Else the tests above would not look at what happens then."""
     visits = data().local(Cohort(0, 1, tuple(range(len(SIZES)))), 12, BATCH).schedule.reshape(-1, BATCH)
@@ -168,6 +184,7 @@ FEDAVG, FEDBIAD = METHODS["fedavg"], METHODS["fedbiad"]
         (FEDBIAD, MODEL, "units", replace(PLAIN, noise_std=1e-13), None),
         (FEDAVG, MLP(INPUTS, (4, 4), 2), "units", PLAIN, "one hidden layer"),
         (FEDAVG, CNN(8, (2, 2), 4, 2, 1), "units", PLAIN, "one hidden layer"),
+        (METHODS["heterofl"], MODEL, "units-and-classes", PLAIN, None),
         (FEDAVG, MODEL, "weight-rows", PLAIN, "not hidden units"),
         (FEDAVG, MODEL, "units", replace(PLAIN, largest=INPUTS + 1), "more samples"),
         (FEDAVG, MODEL, "units", replace(PLAIN, largest=None), "more samples"),

@@ -24,7 +24,7 @@ course = kernels.Course(losses, pattern, np.zeros((1, 32), dtype=np.int64), loss
 swaps = Swaps(3, np.array([2]), np.array([7], dtype=np.uint64))
 gram = x @ x.T
 kernels.train(held, units, np.array([gram.ctypes.data]), b, rng.integers(0, 10, 20), np.array([20]), visits,
-              np.ones(1, dtype=np.float32), 0.1, 10, swaps, course, True)
+              np.ones(1, dtype=np.float32), np.zeros((1, 10), dtype=np.bool_), 0.1, 10, swaps, course, True)
 assert 0 < course.changed.sum() < 6
 print(hashlib.blake2b(b"".join(part.tobytes() for part in (*held.units, b))).hexdigest())
 """

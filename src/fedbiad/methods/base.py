@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor
 
@@ -104,7 +105,14 @@ class Method:
 
     def objective(self, outputs: Tensor, batch: Batch, cohort: Cohort) -> Tensor:
         """What a client minimises, from outputs [clients, batch, classes] to losses [clients]."""
+        silenced = self.silenced(cohort)
+        if silenced is not None:
+            outputs = outputs.masked_fill(torch.from_numpy(silenced)[:, None, :], 0.0)
         return cross_entropy(outputs, batch.targets, batch.weight)
+
+    def silenced(self, cohort: Cohort) -> Pattern | None:
+        """Classes whose logits are 0 in a client's training, whatever its weights [clients, classes]; None: none."""
+        return None
 
     @property
     def looks_at_classes(self) -> bool:

@@ -11,14 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from fedbiad.arrays import ClientState, FloatArray, IntArray, Pattern
 from fedbiad.cohort import Cohort
 from fedbiad.methods.widths import NestedWidths, Widths
 from fedbiad.rows import Layout, RowKind
-from fedbiad.training.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,8 @@ class HeteroFL(NestedWidths):
         """1/rate on the next layer's columns: behind relu and pooling the same as dividing the layer's output."""
         return 1.0 / self.tiers(cohort) if self.scaler else 1.0
 
-    def objective(self, outputs: Tensor, batch: Batch, cohort: Cohort) -> Tensor:
-        if self.masked_logits and cohort.present is not None:
-            outputs = outputs.masked_fill(~torch.from_numpy(cohort.present)[:, None, :], 0.0)
-        return super().objective(outputs, batch, cohort)
+    def silenced(self, cohort: Cohort) -> Pattern | None:
+        return ~cohort.present if self.masked_logits and cohort.present is not None else None
 
     def upload_pattern(
         self,

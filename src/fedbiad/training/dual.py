@@ -45,9 +45,10 @@ class DualTrainer:
         batch: int,
         learning_rate: float,
         scale: float | FloatArray = 1.0,
+        silenced: Pattern | None = None,
     ) -> None:
-        """`u` is U_{r-1} as each client received it [clients, ...]."""
-        clients, _, units = u[W2].shape
+        """`u` is U_{r-1} as each client received it [clients, ...]; logits of `silenced` classes are 0."""
+        clients, classes, units = u[W2].shape
         self.u, self.data, self.batch, self.learning_rate = u, data, batch, learning_rate
         self.scale = np.broadcast_to(np.asarray(scale, dtype=np.float64), (clients,))
         self.ends = np.cumsum(data.sizes)
@@ -58,6 +59,7 @@ class DualTrainer:
         self.a = torch.zeros_like(self.p)
         self.w, self.b = u[W2].clone(), u[B2].clone()
         self._pre_activate(_transposed(u[W1]))
+        self._silenced = np.zeros((clients, classes), dtype=np.bool_) if silenced is None else silenced
         self.set_pattern(pattern)
 
     def _find(self) -> list[Tensor]:
@@ -71,23 +73,26 @@ class DualTrainer:
 
     def set_pattern(self, pattern: Pattern) -> None:
         """Hold other rows from now on; what dropped rows have learned stays in A."""
-        self.pattern = pattern
+        self.pattern, held_classes = by_group(pattern, self.w)
+        self.silent = self._silenced | ~held_classes
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         """Iterations `first` up to `last`; the trend looks at the losses of their mini-batches."""
         losses = np.zeros((len(self.x), last - first))
         for k, part in enumerate(self.parts):
             held = torch.from_numpy(np.flatnonzero(self.pattern[k]))
-            targets = self.targets[k]
+            targets, silent = self.targets[k], torch.from_numpy(self.silent[k])
             p, a = self.p[part], self.a[part]
             scale = float(self.scale[k])
             for v in range(first, last):
                 chosen = torch.from_numpy(self.data.schedule[k, v * self.batch : (v + 1) * self.batch])
                 hidden = (p[chosen][:, held] + self.grams[k][chosen] @ a[:, held]).relu()
                 logits = scale * hidden @ self.w[k][:, held].T + self.b[k]
+                logits[:, silent] = 0.0
                 loss = cross_entropy(logits[None], targets[chosen][None])
                 error = logits.softmax(1)
                 error[torch.arange(len(chosen)), targets[chosen]] -= 1.0
+                error[:, silent] = 0.0
                 error = error * (self.learning_rate / len(chosen))
                 back = scale * error @ self.w[k][:, held] * (hidden > 0)
                 self.w[k][:, held] -= scale * error.T @ hidden
@@ -131,12 +136,13 @@ class FusedTrainer(DualTrainer):
         return addresses(self.grams), self.data.all_targets
 
     def set_pattern(self, pattern: Pattern) -> None:
-        count, held = pattern.sum(1), self._held
+        super().set_pattern(pattern)
+        count, held = self.pattern.sum(1), self._held
         if held is not None and np.array_equal(count, held.taken):
-            places.exchange(pattern, self.ends, held, self._units)
+            places.exchange(self.pattern, self.ends, held, self._units)
             return
         self._put_back()
-        self._held = self._taken(pattern, count)
+        self._held = self._taken(self.pattern, count)
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         losses = self._train(first, last, np.zeros((len(self.x), self.p.shape[1]), dtype=np.bool_), NO_SWAPS).losses
@@ -153,7 +159,7 @@ class FusedTrainer(DualTrainer):
         kernels.train(
             self._held_now, self._units, grams, self.b.numpy(), targets, self.ends,
             self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(self._units.p.dtype),
-            self.learning_rate, self.batch, swaps, course, first == 0,
+            self.silent, self.learning_rate, self.batch, swaps, course, first == 0,
         )  # fmt: skip
         return course
 
@@ -207,7 +213,7 @@ class DualLearned:
 
     def change(self, client: int, pattern: Pattern | None = None) -> Params:
         units, inputs = self.a.shape[1], self.x[client].shape[1]
-        rows = np.arange(units) if pattern is None else np.flatnonzero(pattern)
+        rows = np.arange(units) if pattern is None else np.flatnonzero(pattern[:units])
         if len(rows) == units:
             return {W1: self._first(client, rows), B1: self.bias[client], W2: self.w[client], B2: self.b[client]}
         change = {
@@ -221,14 +227,15 @@ class DualLearned:
 
     def total(self, layout: Layout, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Total:
         pictures = [self.pictures[client] for client in members.tolist()] if self.pictures else [None]
-        moved = {W1: self._of_pictures([own for own in pictures if own], members, pattern, weights) if all(pictures)
-                 else self._of_first(members, pattern, weights)}  # fmt: skip
+        held, held_classes = by_group(pattern, self.w)
+        moved = {W1: self._of_pictures([own for own in pictures if own], members, held, weights) if all(pictures)
+                 else self._of_first(members, held, weights)}  # fmt: skip
         moved |= {name: torch.zeros(layout.shapes[name], dtype=self.w.dtype) for name in (B1, W2, B2)}
         bias, second, out = (moved[name].numpy() for name in (B1, W2, B2))
-        each = np.asarray(weights, dtype=bias.dtype)
-        compiled.accumulate_held(bias[None], self.bias.numpy()[:, None], members, pattern, each)
-        compiled.accumulate_held(second, self.w.numpy(), members, pattern, each)
-        compiled.accumulate_held(out[:, None], self.b.numpy()[:, :, None], members, np.ones_like(pattern[:, :1]), each)
+        each, whole = np.asarray(weights, dtype=bias.dtype), np.ones((len(pattern), 1), dtype=np.bool_)
+        compiled.accumulate_held(bias[None], self.bias.numpy()[:, None], members, whole, held, each)
+        compiled.accumulate_held(second, self.w.numpy(), members, held_classes, held, each)
+        compiled.accumulate_held(out[:, None], self.b.numpy()[:, :, None], members, held_classes, whole, each)
         return Total(moved, count_holders(layout, pattern, weights), float(sum(weights)))
 
     def _of_first(self, members: IntArray, pattern: Pattern, weights: Sequence[float]) -> Tensor:
@@ -255,6 +262,8 @@ class DualLearned:
         # the appended 1 stands for the bias: a_j' (X X' + 1) a_j is the row's norm and the bias's
         own = kernels.quadratic_forms(self.a.numpy(), self.ends, addresses(self.grams))
         norms: FloatArray = (torch.from_numpy(own) + self.w.square().sum(1)).double().clamp(min=0).numpy()
+        if layout.num_rows > norms.shape[1]:  # the classes' rows, too
+            norms = np.hstack([norms, (self.w.square().sum(2) + self.b.square()).double().numpy()])
         return norms
 
     def finite(self) -> npt.NDArray[np.bool_]:
@@ -273,6 +282,14 @@ class DualLearned:
             return torch.mm(chosen.T, self.x[client], out=out)
         change = torch.from_numpy(turned(picture.back(chosen.numpy())))
         return change if out is None else out.copy_(change)
+
+
+def by_group(pattern: Pattern, w: Tensor) -> tuple[Pattern, Pattern]:
+    """The held units and the held classes of W [.., classes, units]: all, if classes are no rows."""
+    *_, classes, units = w.shape
+    if pattern.shape[1] > units:
+        return pattern[:, :units], pattern[:, units:]
+    return pattern, np.ones((len(pattern), classes), dtype=np.bool_)
 
 
 def addresses(tensors: Sequence[Tensor]) -> IntArray:

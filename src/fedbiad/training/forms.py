@@ -52,7 +52,7 @@ def dual_obstacle(method: Method, model: Model, layout: Layout, regime: Regime) 
     if not (isinstance(model, MLP) and len(model.hidden) == 1):
         return "the model is not a network with one hidden layer"
     obstacles = {
-        "rows are not hidden units": layout != model.layout("units"),
+        "rows are not hidden units": layout not in (model.layout("units"), model.layout("units-and-classes")),
         "a client has more samples than a sample has inputs": (regime.largest or model.inputs + 1) > model.inputs,
         "weight decay, ordinary dropout or clipping is on": bool(regime.weight_decay or regime.dropout or regime.clip),
         "the method has a loss of its own": type(method).objective is not Method.objective or method.distils,

@@ -49,14 +49,15 @@ class Course(NamedTuple):
 @fast
 def train(
     held: Places, units: Units, grams: IntArray, b: FloatArray, targets: IntArray, ends: IntArray,
-    visits: IntArray, scale: FloatArray, rate: float, batch: int, swaps: Swaps, course: Course, begins: bool,
+    visits: IntArray, scale: FloatArray, silent: Pattern, rate: float, batch: int, swaps: Swaps, course: Course,
+    begins: bool,
 ) -> None:  # fmt: skip
     """Advance every client by the iterations of `course`, in place; if it `begins` with them, A is 0.
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
-    output layer's bias is `b` [clients, classes]; `visits` [clients, iterations x batch] are samples of its own. Units
-    that are not held wait in `units`; they swap only if it begins, and what those held then have learned is missing in
-    `units` until they are put back.
+    output layer's bias is `b` [clients, classes]; logits of `silent` classes [clients, classes] are 0, and these learn
+    nothing. `visits` [clients, iterations x batch] are samples of its own. Units that are not held wait in `units`;
+    they swap only if it begins, and what those held then have learned is missing in `units` until they are put back.
     """
     clients, classes, places = held.units.w.shape
     p, a = held.units.p, held.units.a
@@ -68,28 +69,26 @@ def train(
     chosen, room = np.empty(batch, np.int64), np.empty((2, units.p.shape[1]), np.uint32)
     luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
     marks = np.zeros((2, -(-units.p.shape[1] // BITS)), np.uint64)
+    mute, aside = np.empty(classes, np.uint32), b.copy()
     waiting_p, waiting_a, waiting_w = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
-        size, count, met, swapped = last - first, held.taken[k], 0, False
+        size, count, swapped = last - first, held.taken[k], False
         check = 2 * swaps.interval if swaps.interval else -1  # the next one
         own_p, own_a, own_w, own_rows = p[first:last], a[first:last], held.units.w[k], held.rows[k]
         gram = carray(pointer(grams[k], p), (size, size))
         losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
         pairs = swaps.size[k] if swaps.interval else 0
         pattern, iterations, own_luck = course.pattern[k], course.held[k], luck[: 2 * pairs]
-        if not begins:
-            met = size
-            for i in range(size):
-                seen[i] = i
+        met, muted = 0 if begins else _meet_all(size, seen), _listed(silent[k], mute)
         for v in range(len(losses)):
-            for r in range(batch):
-                chosen[r] = visits[k, v * batch + r]
-                starts[r], goal[r] = size * chosen[r], own_targets[chosen[r]]
+            _choose(visits[k], v * batch, own_targets, chosen, starts, goal)
             # pre-activations under U, and what A has moved since: it is 0 but for samples met
             _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
             _logits(own_w, h, e, count)
+            _mute(e, own_b, mute, muted)
             losses[v] = _descent(e, own_b, own_scale, goal, batch, rate, lanes)
+            _mute(e, own_b, mute, muted)
             _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
             _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
             if met < size:
@@ -111,6 +110,7 @@ def train(
                     room, pairs, own_rows, place, iterations, v + 1,
                     own_p, own_a, own_w, waiting_p, waiting_a, waiting_w,
                 )  # fmt: skip
+        _unmute(own_b, aside[k], mute, muted)
         _count_held(iterations, own_rows, count, len(losses))
         if swapped:
             turn(waiting_a, len(pattern), size, units.a[first:last])
@@ -231,6 +231,13 @@ def _add_product(
 
 
 @strict_part
+def _meet_all(size: int, seen: RowList) -> int:
+    for i in range(size):
+        seen[i] = i
+    return size
+
+
+@strict_part
 def _meet(chosen: IntArray, seen: RowList, met: int) -> int:
     """Put what is new of the chosen samples among the first `met` of `seen`, in order; how many there are then."""
     for x in chosen:
@@ -264,6 +271,40 @@ def _logits(w: FloatArray, h: FloatArray, logits: FloatArray, held: int) -> None
         for c in range(classes):
             for r in range(batch):
                 logits[c, r] += h[r, j] * w[c, j]
+
+
+@strict_part
+def _choose(visits: IntArray, first: int, targets: IntArray, chosen: IntArray, starts: IntArray, goal: Goals) -> None:
+    """The samples of the next batch, where their rows of the Gram matrix begin, and their classes."""
+    for r in range(len(chosen)):
+        chosen[r] = visits[first + r]
+        starts[r], goal[r] = len(targets) * chosen[r], targets[chosen[r]]
+
+
+@strict_part
+def _listed(some: Pattern, found: RowList) -> int:
+    """Which they are, and how many."""
+    count = 0
+    for c in range(len(some)):
+        if some[c]:
+            found[count] = c
+            count += 1
+    return count
+
+
+@strict_part
+def _mute(e: FloatArray, b: FloatArray, classes: RowList, count: int) -> None:
+    """No logit, no bias and no error of these classes."""
+    for n in range(count):
+        b[classes[n]] = 0
+        for r in range(e.shape[1]):
+            e[classes[n], r] = 0
+
+
+@strict_part
+def _unmute(b: FloatArray, before: FloatArray, classes: RowList, count: int) -> None:
+    for n in range(count):
+        b[classes[n]] = before[classes[n]]
 
 
 @strict_part

@@ -92,6 +92,6 @@ def obstacle(method: Method, model: Model, layout: Layout) -> str | None:
         return "the model has no output over words"
     if any(group.output for group in layout.groups):
         return f"rows = {method.row_kind!r} drop words of the output layer: what the term stands for would change"
-    if type(method).objective is not Method.objective:
+    if type(method).objective is not Method.objective or type(method).silenced is not Method.silenced:
         return "the method has a loss of its own, over every word by itself"
     return None

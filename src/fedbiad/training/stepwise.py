@@ -58,7 +58,7 @@ class Stepwise:
         self._step, self._received, self._method, self._cohort = step, received, method, cohort
         self._data: LocalSamples = words or data
         self._batch, self._dropout, self._words = batch, dropout, words
-        own_loss = type(method).objective is not Method.objective
+        own_loss = type(method).objective is not Method.objective or method.silenced(cohort) is not None
         self._objective: Objective = self._own_objective if own_loss else plain_objective
 
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
