@@ -162,6 +162,9 @@ def reproduce(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds \\[default: 0,1,2 for images, 0 for text].")]
     = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, if not the paper's.")] = None,
+    search_rounds: Annotated[int | None, typer.Option(
+        min=1, help="Rounds of each run of the search, if not the table's. Short ones favour what is best at first.",
+    )] = None,
     rows: Annotated[list[str] | None, typer.Option("--row", metavar="LABEL", help="Only this row. Repeatable.")] = None,
     out: Annotated[Path, typer.Option(help="Where the runs go; a reproduction found there goes on.")]
     = Path("runs/reproduce"),
@@ -178,7 +181,8 @@ def reproduce(
     usual = tuple(name for name in there if name in ("mnist", "fmnist")) or there
     for name in usual if data is None else [part.strip() for part in data.split(",")]:
         only = None if rows is None else tuple(rows)
-        todo = Reproduction(table, name, out, None if seeds is None else tuple(_seeds(seeds)), rounds, only)
+        chosen = None if seeds is None else tuple(_seeds(seeds))
+        todo = Reproduction(table, name, out, chosen, rounds, only, search_rounds)
         with StageProgress(f"{table} {name}", quiet) as progress:
             path = _reproduce(todo, jobs, results, progress, stop)
         if path is None:

@@ -39,6 +39,8 @@ class Reproduction:
     rounds: int | None = None
     only: tuple[str, ...] | None = None
     """Labels of the rows wanted; None: all."""
+    search_rounds: int | None = None
+    """Of each run of the search; None: the setting's own."""
 
     @property
     def setting(self) -> Setting:
@@ -77,11 +79,15 @@ class Reproduction:
         kept = {"checkpoint_every": 5, "store": "disk"} if plan.model.name == "lstm" else {"checkpoint_every": rounds}
         return plan.replace(rounds=rounds, engine={**to_dict(plan)["engine"], **kept})
 
+    @property
+    def searched(self) -> int:
+        """Rounds of each run of the search: no more than a run has."""
+        return min(self.search_rounds or self.setting.search_rounds, self.base().rounds)
+
     def tuning(self, rows: Mapping[str, Variant] | None = None) -> dict[str, list[Cell]]:
         """For each method (of `rows`, if given), a short run at every point of the grid, judged on validation data."""
         base, setting = self.base(), self.setting
-        rounds = min(setting.search_rounds, base.rounds)
-        base = base.replace(evaluate_on="validation", rounds=rounds, seed=TUNING_SEED)
+        base = base.replace(evaluate_on="validation", rounds=self.searched, seed=TUNING_SEED)
         base = base if setting.judged_by == "accuracy" else _judged_once(base)
         return {
             label: [
@@ -175,7 +181,7 @@ class _Book:
         self.todo, self.path, self.base = todo, path, todo.base()
         setting = todo.setting
         search = {"rates": list(setting.rates), "server_steps": list(setting.server_steps), "seed": TUNING_SEED,
-                  "rounds": min(setting.search_rounds, self.base.rounds), "judged_by": setting.judged_by}  # fmt: skip
+                  "rounds": todo.searched, "judged_by": setting.judged_by}  # fmt: skip
         self.head = {"table": todo.table, "data": todo.data, "plan": to_dict(self.base), "search": search}
         self.rows: dict[str, dict[str, Any]] = {}
         if path.exists():

@@ -109,6 +109,13 @@ class TestReproduce:
         each = [[cell.plan.training.learning_rate for cell in cells] for cells in todo.tuning().values()]
         assert each == [[0.0001, 0.1]] * 2  # the same search for every method
 
+    def test_a_search_may_be_longer_but_not_longer_than_a_run(self, tmp_path: Path) -> None:
+        def rounds(asked: int | None) -> set[int]:
+            todo = Reproduction("table1", "digits", tmp_path, rounds=5, search_rounds=asked)
+            return {cell.plan.rounds for cells in todo.tuning().values() for cell in cells} | {todo.searched}
+
+        assert (rounds(None), rounds(4), rounds(60)) == ({2}, {4}, {5})
+
     def test_stopped_before_the_end_there_is_no_result(self, tmp_path: Path) -> None:
         todo = Reproduction("table1", "digits", tmp_path / "runs", rounds=2)
         assert reproduce(todo, 1, tmp_path, nothing, lambda: True) is None
