@@ -27,6 +27,11 @@ def test_same_key_same_draws() -> None:
     assert one.random(100).tolist() == two.random(100).tolist()
 
 
+def test_a_stream_is_philox_with_the_key() -> None:
+    expected = np.random.Generator(np.random.Philox(key=streams.key(1, 2, 3, "a")))
+    assert streams.stream(1, 2, 3, "a").random(100).tolist() == expected.random(100).tolist()
+
+
 def test_keys_never_change() -> None:
     """A stored run is resumed by key. `printf 0/1/2/pattern | b2sum -l 64` prints c4960d37c6efe746."""
     assert streams.key(0, 1, 2, "pattern") == int.from_bytes(bytes.fromhex("c4960d37c6efe746"), "little")

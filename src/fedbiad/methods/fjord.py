@@ -66,8 +66,6 @@ class FjORD(NestedWidths):
     def _sampled(self, layout: Layout, cohort: Cohort, step: int) -> Pattern:
         """A width for each client, uniform over those up to its tier."""
         levels = self.levels
-        widths = [
-            cohort.stream(i, f"width/{step}").choice(levels[levels <= tier])
-            for i, tier in enumerate(self.tiers(cohort))
-        ]
-        return nested(layout, np.array(widths, dtype=np.float64))
+        up_to = np.searchsorted(levels, self.tiers(cohort), side="right").tolist()
+        drawn = [cohort.stream(i, f"width/{step}").integers(count) for i, count in enumerate(up_to)]
+        return nested(layout, levels[drawn])

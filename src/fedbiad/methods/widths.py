@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedbiad import streams
-from fedbiad.arrays import FloatArray, Params, Pattern, ServerState
+from fedbiad.arrays import FloatArray, IntArray, Params, Pattern, ServerState
 from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Method
 from fedbiad.rows import Layout
@@ -43,13 +44,13 @@ class NestedWidths(Method):
 
     def tiers(self, cohort: Cohort) -> FloatArray:
         """The width of each client's tier [clients], from the client's own stream."""
-        levels, round_ = self.levels, self.tier_round(cohort)
+        levels = self.levels
         chances = np.full(len(levels), 1.0 / len(levels))
         if self.wide_share != "even" and len(levels) > 1:
             chances[:] = (1.0 - self.wide_share) / (len(levels) - 1)
             chances[-1] = self.wide_share
-        drawn = [streams.stream(cohort.seed, round_, client, "tier").choice(levels, p=chances) for client in cohort.ids]
-        return np.array(drawn, dtype=np.float64)
+        drawn: FloatArray = levels[_drawn(cohort.seed, self.tier_round(cohort), cohort.ids, tuple(chances.tolist()))]
+        return drawn
 
     @property
     def assigns_rows(self) -> bool:
@@ -58,6 +59,14 @@ class NestedWidths(Method):
     def assign(self, layout: Layout, cohort: Cohort, server: ServerState, u: Params) -> Pattern | None:
         """Each client is sent the sub-model of its tier."""
         return nested(layout, self.tiers(cohort))
+
+
+@lru_cache(maxsize=64)
+def _drawn(seed: int, round_: int, clients: tuple[int, ...], chances: tuple[float, ...]) -> IntArray:
+    """Which of so many tiers each client is of; a block asks for the same ones before every iteration."""
+    below = np.cumsum(chances)
+    luck = [streams.stream(seed, round_, client, "tier").random() for client in clients]
+    return np.searchsorted(below / below[-1], luck, side="right")
 
 
 def nested(layout: Layout, widths: FloatArray) -> Pattern:
