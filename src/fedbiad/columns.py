@@ -1,33 +1,41 @@
 """Columns of a matrix moved to rows of another and back: units that a client does not hold wait one after another.
 
-A number of a column is a cache line of its own. So columns are read many numbers at a time, and stored as vectors.
+A number of a column is a cache line of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fedbiad.arrays import FloatArray
 from fedbiad.compiling import strict, strict_part
-from fedbiad.products import LANES, NUMBER, number, numbers, opened, place, shuffled, spread
+from fedbiad.products import LANES, NUMBER, loop, number, numbers, opened, place, shuffled
+
+TOGETHER = 4
+"""Numbers of a column that are moved at a time."""
 
 
-def _some_of_column() -> Any:
+def _moves() -> tuple[Any, Any]:
     @intrinsic
-    def some_of_column(context, matrix, first, column, into, row):  # type: ignore[no-untyped-def]
-        """into[row, i] = matrix[i, column] for `LANES` of i from `first` on, or 0 where there is no such row."""
-        return types.void(matrix, first, column, into, row), _write
+    def put_column(context, rows, row, matrix, column):  # type: ignore[no-untyped-def]
+        """matrix[i, column] = rows[row, i] for all i."""
+        return types.void(rows, row, matrix, column), _write_moves
 
-    return some_of_column
+    @intrinsic
+    def exchange_column(context, rows, row, matrix, column, leaving):  # type: ignore[no-untyped-def]
+        """rows[leaving, i] = matrix[i, column], and matrix[i, column] = rows[row, i], for all i."""
+        return types.void(rows, row, matrix, column, leaving), _write_moves
+
+    return put_column, exchange_column
 
 
-some_of_column = _some_of_column()
+put_column, exchange_column = _moves()
 
 
 def _turned_block() -> Any:
@@ -70,43 +78,39 @@ def turned(matrix: FloatArray) -> FloatArray:
     return into
 
 
-@strict_part
-def take_column(matrix: FloatArray, column: int, into: FloatArray, row: int) -> None:
-    """Row of `into` = column of `matrix`, and 0 up to a multiple of `LANES`."""
-    for i in range(0, len(matrix), LANES):
-        some_of_column(matrix, i, column, into, row)
+def _write_moves(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """By addresses, some at a time: a loop over arrays is guarded against what columns never are, side by side."""
+    rows, row, matrix, column, *leaving = opened(context, builder, signature, arguments)
+    _, _, size = numbers(matrix, LANES)
+    bits, zero = ir.IntType(8 * size).as_pointer(), ir.Constant(NUMBER, 0)
+    by_one = ir.Constant(NUMBER, size)
+    by_row = builder.mul(number(builder, matrix, 1), by_one)
+    row, column, *leaving = [
+        value if value.type == NUMBER else builder.zext(value, NUMBER) for value in (row, column, *leaving)
+    ]
+    places = [place(builder, rows, row, zero), place(builder, matrix, zero, column)]
+    places += [place(builder, rows, other, zero) for other in leaving]
+    steps = [by_one, by_row, by_one][: len(places)]
 
+    def some(count: int) -> Callable[[Any, list[Any]], list[Any]]:
+        def following(_: Any, addresses: list[Any]) -> list[Any]:
+            lists: list[list[Any]] = []
+            for _ in range(count):
+                lists.append([builder.inttoptr(address, bits) for address in addresses])
+                addresses = [builder.add(*pair) for pair in zip(addresses, steps, strict=True)]
+            coming, at, *away = zip(*lists, strict=True)
+            new = [builder.load(source, align=size) for source in coming]
+            old = [builder.load(target, align=size) for target in at] if away else []
+            for value, target in [*zip(new, at, strict=True), *zip(old, *away, strict=True)]:
+                builder.store(value, target, align=size)
+            return addresses
 
-@strict_part
-def put_column(rows: FloatArray, row: int, matrix: FloatArray, column: int) -> None:
-    """Column of `matrix` = row of `rows`."""
-    for i in range(len(matrix)):
-        matrix[i, column] = rows[row, i]
+        return following
 
-
-def _write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    matrix, first, column, into, row = opened(context, builder, signature, arguments)
-    scalar, vector, size = numbers(matrix, LANES)
-    column, row = (value if value.type == NUMBER else builder.zext(value, NUMBER) for value in (column, row))
-    counted = ir.VectorType(NUMBER, LANES)
-    lanes = ir.Constant(counted, list(range(LANES)))
-    step = builder.mul(number(builder, matrix, 1), ir.Constant(NUMBER, size))
-    begin = builder.ptrtoint(place(builder, matrix, first, column), NUMBER)
-    addresses = builder.add(spread(builder, counted, begin), builder.mul(lanes, spread(builder, counted, step)))
-    left = builder.sub(number(builder, matrix, 0), first)
-    there = builder.icmp_signed("<", lanes, spread(builder, counted, left))
-    pointers = ir.VectorType(scalar.as_pointer(), LANES)
-    gather = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-        builder.module,
-        ir.FunctionType(vector, [pointers, ir.IntType(32), there.type, vector]),
-        f"llvm.masked.gather.v{LANES}f{8 * size}.v{LANES}p0f{8 * size}",
-    )
-    nothing = ir.Constant(vector, [0.0] * LANES)
-    found = builder.call(
-        gather, [builder.inttoptr(addresses, pointers), ir.Constant(ir.IntType(32), size), there, nothing]
-    )
-    target = builder.bitcast(place(builder, into, row, first), vector.as_pointer())
-    builder.store(found, target, align=size)
+    begun = [builder.ptrtoint(first, NUMBER) for first in places]
+    total = number(builder, matrix, 0)
+    left = builder.urem(total, ir.Constant(NUMBER, TOGETHER))
+    loop(builder, left, 1, loop(builder, builder.sub(total, left), TOGETHER, begun, some(TOGETHER)), some(1))
     return context.get_dummy_value()
 
 

@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad.compiled import RowList
+from fedbiad.compiling import strict
+from fedbiad.products import LANES
 from fedbiad.training import places
 from fedbiad.training.places import Places, Units
 
-ENDS = np.array([3, 7])
-PATTERN = np.array([[True, False, True, True, False], [False, True, True, False, True]])
+SAMPLES = 7
 
 
-def units_of(width: int, seed: int) -> Units:
-    stream = np.random.default_rng(seed)
-    p, a, w = (stream.normal(size=shape) for shape in ((7, width), (7, width), (2, 4, width)))
-    return Units(p, a, w)
+@strict
+def room(units: Units, ends: IntArray, pattern: Pattern) -> Places:
+    return places.room_for_held(units, ends, pattern)
 
 
-def taken(units: Units) -> Places:
-    held = Places(units_of(8, 1), np.zeros((2, 8), dtype=np.int64), PATTERN.sum(1))
-    places.take(PATTERN, ENDS, units, held)
-    return held
+@strict
+def taken(full: FloatArray, pattern: Pattern, rows: RowList, into: FloatArray) -> int:
+    count = places.listed(pattern, rows)
+    places.take(full, rows, count, into)
+    return count
 
 
-def test_held_units_stand_side_by_side_in_order() -> None:
-    units = units_of(5, 0)
-    held = taken(units)
-    for k, part in enumerate((slice(0, 3), slice(3, 7))):
-        rows = np.flatnonzero(PATTERN[k])
-        assert held.rows[k, :3].tolist() == rows.tolist()
-        assert np.array_equal(held.units.p[part, :3], units.p[part][:, rows])
-        assert np.array_equal(held.units.a[part, :3], units.a[part][:, rows])
-        assert np.array_equal(held.units.w[k, :, :3], units.w[k][:, rows])
+@strict
+def put(held: FloatArray, rows: RowList, count: int, full: FloatArray) -> None:
+    places.put(held, rows, count, full)
 
 
-def test_what_was_learned_returns_and_nothing_else_changes() -> None:
-    units, before = units_of(5, 0), units_of(5, 0)
-    held = taken(units)
-    for part in (held.units.p, held.units.a, held.units.w):
-        np.add(part, 1.0, out=part)
-    places.put_back(held, ENDS, units)
-    by_sample = PATTERN[[0, 0, 0, 1, 1, 1, 1]]
-    assert np.array_equal(units.p, before.p)
-    assert np.array_equal(units.a, before.a + by_sample)
-    assert np.array_equal(units.w, before.w + PATTERN[:, None])
+@pytest.mark.parametrize("units", [1, 5, LANES, 3 * LANES + 2])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_held_units_stand_side_by_side_in_order_and_return_alone(units: int, share: float) -> None:
+    stream = np.random.default_rng(units)
+    full, pattern = stream.normal(size=(SAMPLES, units)), stream.random(units) < share
+    rows, into = np.zeros(units, np.uint32), np.full((SAMPLES, units + 3 * LANES), 7.0)
+    count = taken(full, pattern, rows, into)
+    assert rows[:count].tolist() == np.flatnonzero(pattern).tolist()
+    assert np.array_equal(into[:, :count], full[:, pattern])
+    before = full.copy()
+    rows[:count] = rows[:count][::-1].copy()  # in whatever places they stand by then
+    put(into[:, :count][:, ::-1].copy() + 1, rows, count, full)
+    assert np.array_equal(full, before + pattern)
+
+
+def test_room_for_the_client_that_takes_most() -> None:
+    units = Units(np.zeros((SAMPLES, 40)), np.zeros((SAMPLES, 40)), np.zeros((3, 4, 40)))
+    pattern = np.zeros((3, 40), dtype=np.bool_)
+    pattern[0, :3], pattern[1, :17], pattern[2] = True, True, True
+    found = room(units, np.array([3, 5, 7]), pattern)  # who holds all stays where it is
+    assert len(found.p) == len(found.a) == 3
+    assert len(found.w) == 4
+    width = found.p.shape[1]
+    assert width >= 17
+    assert width // LANES % 2 == 1
+    assert all(part.ctypes.data % 64 == 0 for part in (found.p, found.a, found.w))
+
+
+def test_no_room_where_all_hold_all_units() -> None:
+    units = Units(np.zeros((SAMPLES, 40)), np.zeros((SAMPLES, 40)), np.zeros((1, 4, 40)))
+    assert len(room(units, np.array([SAMPLES]), np.ones((1, 40), dtype=np.bool_)).p) == 0

@@ -21,13 +21,12 @@ from fedbiad.aggregation import Total, count_holders
 from fedbiad.arrays import FloatArray, IntArray, Losses, Params, Pattern
 from fedbiad.columns import turned
 from fedbiad.patterns import NO_SWAPS, Swaps
-from fedbiad.products import LANES
 from fedbiad.rows import Layout
-from fedbiad.training import kernels, places, strips
+from fedbiad.training import kernels, strips
 from fedbiad.training.batches import LocalData, Parts
 from fedbiad.training.kernels import Course
 from fedbiad.training.objective import cross_entropy
-from fedbiad.training.places import Places, Units
+from fedbiad.training.places import Units
 from fedbiad.training.strips import Picture
 
 W1, B1, W2, B2 = "layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"
@@ -56,7 +55,7 @@ class DualTrainer:
         self.x, self.targets = data.vectors, data.targets
         self.grams = self._find()
         self.p = torch.empty(int(self.ends[-1]), units, dtype=u[W1].dtype)
-        self.a = torch.zeros_like(self.p)
+        self.a = torch.empty_like(self.p)  # 0 when training begins
         self.w, self.b = u[W2].clone(), u[B2].clone()
         self._pre_activate(_transposed(u[W1]))
         self._silenced = np.zeros((clients, classes), dtype=np.bool_) if silenced is None else silenced
@@ -79,6 +78,8 @@ class DualTrainer:
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
         """Iterations `first` up to `last`; the trend looks at the losses of their mini-batches."""
         losses = np.zeros((len(self.x), last - first))
+        if first == 0:
+            self.a.zero_()
         for k, part in enumerate(self.parts):
             held = torch.from_numpy(np.flatnonzero(self.pattern[k]))
             targets, silent = self.targets[k], torch.from_numpy(self.silent[k])
@@ -115,8 +116,6 @@ class DualTrainer:
 class FusedTrainer(DualTrainer):
     """The same in one compiled function a block; of pictures only what differs from their background is multiplied."""
 
-    _held: Places | None = None
-
     def _find(self) -> list[Tensor]:
         facts = self.data.facts()
         self.pictures = [own.picture for own in facts]
@@ -135,17 +134,8 @@ class FusedTrainer(DualTrainer):
         """Where each client's Gram matrix stands in memory, and all targets, one client after another."""
         return addresses(self.grams), self.data.all_targets
 
-    def set_pattern(self, pattern: Pattern) -> None:
-        super().set_pattern(pattern)
-        count, held = self.pattern.sum(1), self._held
-        if held is not None and np.array_equal(count, held.taken):
-            places.exchange(self.pattern, self.ends, held, self._units)
-            return
-        self._put_back()
-        self._held = self._taken(self.pattern, count)
-
     def advance(self, first: int, last: int) -> tuple[Losses, Losses]:
-        losses = self._train(first, last, np.zeros((len(self.x), self.p.shape[1]), dtype=np.bool_), NO_SWAPS).losses
+        losses = self._train(first, last, self.pattern.copy(), NO_SWAPS).losses
         return losses, losses
 
     def swap_along(self, pattern: Pattern, swaps: Swaps, iterations: int) -> Course:
@@ -156,42 +146,16 @@ class FusedTrainer(DualTrainer):
         losses = np.zeros((len(pattern), last - first))
         course = Course(losses, pattern, np.zeros(pattern.shape, dtype=np.int64), losses.astype(np.bool_))
         grams, targets = self._told
+        units = Units(self.p.numpy(), self.a.numpy(), self.w.numpy())
         kernels.train(
-            self._held_now, self._units, grams, self.b.numpy(), targets, self.ends,
-            self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(self._units.p.dtype),
+            units, grams, self.b.numpy(), targets, self.ends,
+            self.data.schedule[:, first * self.batch : last * self.batch], self.scale.astype(units.p.dtype),
             self.silent, self.learning_rate, self.batch, swaps, course, first == 0,
         )  # fmt: skip
         return course
 
     def finish(self) -> DualLearned:
-        self._put_back()
         return replace(super().finish(), pictures=self.pictures)
-
-    @cached_property
-    def _units(self) -> Units:
-        return Units(self.p.numpy(), self.a.numpy(), self.w.numpy())
-
-    @property
-    def _held_now(self) -> Places:
-        assert self._held is not None
-        return self._held
-
-    def _taken(self, pattern: Pattern, count: IntArray) -> Places:
-        if pattern.all():
-            rows = np.tile(np.arange(pattern.shape[1]), (len(pattern), 1))
-            return Places(self._units, rows, count)
-        # whole vectors, an odd number: a unit's numbers, a row apart, then do not crowd into a part of the cache
-        width = LANES * (-(-int(count.max()) // LANES) | 1)
-        rows = np.zeros((len(pattern), width), dtype=np.int64)
-        some = Units(*(full.new_empty(*full.shape[:-1], width).numpy() for full in (self.p, self.a, self.w)))
-        held = Places(some, rows, count)
-        places.take(pattern, self.ends, self._units, held)
-        return held
-
-    def _put_back(self) -> None:
-        """What the held units have learned, into the arrays of all units."""
-        if self._held is not None and self._held.units is not self._units:
-            places.put_back(self._held, self.ends, self._units)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.columns import put_column, take_column, turn
-from fedbiad.compiled import RowList, aligned, draw_uniforms, key_of_step, swap_rows
+from fedbiad.compiled import RowList, aligned, key_of_step
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
 from fedbiad.products import (
@@ -28,9 +27,9 @@ from fedbiad.products import (
     tile_16,
     tile_64,
 )
-from fedbiad.training.bits import BITS, Words, bits_before
-from fedbiad.training.places import Places, Units
+from fedbiad.training.places import Units, listed, put, room_for_held, take
 from fedbiad.training.softmax import exponentials, scaled, shared
+from fedbiad.training.waiting import begin_to_wait, put_waiting, room_to_wait, swap
 
 Goals = npt.NDArray[np.int32]
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
@@ -41,144 +40,110 @@ class Course(NamedTuple):
     """What happens on the way, written down."""
 
     losses: FloatArray  # [clients, iterations]
-    pattern: Pattern  # held by now [clients, units]
+    pattern: Pattern  # units held by now [clients, units]
     held: IntArray  # for how many iterations [clients, units]
     changed: Pattern  # iterations after which the pattern changed [clients, iterations]
 
 
 @fast
 def train(
-    held: Places, units: Units, grams: IntArray, b: FloatArray, targets: IntArray, ends: IntArray,
-    visits: IntArray, scale: FloatArray, silent: Pattern, rate: float, batch: int, swaps: Swaps, course: Course,
-    begins: bool,
+    units: Units, grams: IntArray, b: FloatArray, targets: IntArray, ends: IntArray, visits: IntArray,
+    scale: FloatArray, silent: Pattern, rate: float, batch: int, swaps: Swaps, course: Course, begins: bool,
 ) -> None:  # fmt: skip
-    """Advance every client by the iterations of `course`, in place; if it `begins` with them, A is 0.
+    """Advance every client by the iterations of `course`, in place; if it `begins` with them, A may be anything.
 
     Client k's samples stand before `ends[k]`: targets [samples]; its Gram matrix is at the address `grams[k]`. The
     output layer's bias is `b` [clients, classes]; logits of `silent` classes [clients, classes] are 0, and these learn
-    nothing. `visits` [clients, iterations x batch] are samples of its own. Units that are not held wait in `units`;
-    they swap only if it begins, and what those held then have learned is missing in `units` until they are put back.
+    nothing. `visits` [clients, iterations x batch] are samples of its own. Units swap only if it begins.
     """
-    clients, classes, places = held.units.w.shape
-    p, a = held.units.p, held.units.a
-    h, nothing = aligned(batch, places, p), np.zeros(places, p.dtype)
-    e = np.zeros((classes, -(-batch // LANES) * LANES), p.dtype)  # a sample a lane; some may stay without one
-    lanes, goal = np.empty((4, e.shape[1]), p.dtype), np.full(e.shape[1], -1, np.int32)
-    samples, rows = np.arange(batch), e.shape[1] * np.arange(classes)  # where they begin in e
-    seen, starts = np.empty(p.shape[0], np.uint32), np.empty(batch, np.int64)
-    chosen, room = np.empty(batch, np.int64), np.empty((2, units.p.shape[1]), np.uint32)
-    luck, place = np.empty(units.p.shape[1], np.float64), np.empty(units.p.shape[1], np.uint32)
-    marks = np.zeros((2, -(-units.p.shape[1] // BITS)), np.uint64)
+    clients, classes, width = units.w.shape
+    desk, waiting = room_for_held(units, ends, course.pattern), room_to_wait(units, ends, swaps)
+    step, rows = _room_for_step(units, batch, max(width, desk.p.shape[1])), desk.rows
     mute, aside = np.empty(classes, np.uint32), b.copy()
-    waiting_p, waiting_a, waiting_w = _room_to_wait(units, ends if swaps.interval else ends[:0])
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
-        size, count, swapped = last - first, held.taken[k], False
+        size, swapped, pattern, held, losses = last - first, False, course.pattern[k], course.held[k], course.losses[k]
+        count, muted = listed(pattern, rows), listed(silent[k], mute)
+        all_p, all_a, all_w, own_b = units.p[first:last], units.a[first:last], units.w[k], b[k]
+        p, a, w = all_p, all_a, all_w
+        if count < width:
+            p, a, w = desk.p[:size], desk.a[:size], desk.w
+            take(all_p, rows, count, p)
+            take(all_w, rows, count, w)
+            if not begins:
+                take(all_a, rows, count, a)
+        if begins:
+            a[:] = 0
+        gram, own_targets = carray(pointer(grams[k], a), (size, size)), targets[first:last]
+        met = 0 if begins else _meet_all(size, step.seen)
         check = 2 * swaps.interval if swaps.interval else -1  # the next one
-        own_p, own_a, own_w, own_rows = p[first:last], a[first:last], held.units.w[k], held.rows[k]
-        gram = carray(pointer(grams[k], p), (size, size))
-        losses, own_b, own_targets, own_scale = course.losses[k], b[k], targets[first:last], scale[k]
-        pairs = swaps.size[k] if swaps.interval else 0
-        pattern, iterations, own_luck = course.pattern[k], course.held[k], luck[: 2 * pairs]
-        met, muted = 0 if begins else _meet_all(size, seen), _listed(silent[k], mute)
         for v in range(len(losses)):
-            _choose(visits[k], v * batch, own_targets, chosen, starts, goal)
-            # pre-activations under U, and what A has moved since: it is 0 but for samples met
-            _add_product(gram, starts, 1, met, own_a, seen, own_p, None, h, chosen, count)
-            _logits(own_w, h, e, count)
-            _mute(e, own_b, mute, muted)
-            losses[v] = _descent(e, own_b, own_scale, goal, batch, rate, lanes)
-            _mute(e, own_b, mute, muted)
-            _add_product(e, samples, e.shape[1], classes, own_w, None, nothing, h, own_a, chosen, count)
-            _add_product(e, rows, 1, batch, h, None, None, None, own_w, None, count)
+            _choose(visits[k], v * batch, own_targets, step.chosen, step.starts, step.goal)
+            losses[v] = _descend(step, gram, met, p, a, w, own_b, count, mute, muted, scale[k], batch, rate)
             if met < size:
-                met = _meet(chosen, seen, met)
+                met = _meet(step.chosen, step.seen, met)
             if v != check:
                 continue
             check += swaps.interval
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
                 if not swapped:
+                    begin_to_wait(waiting, all_p, all_w, rows, count)
                     swapped = True
-                    _wait(units.p[first:last], units.w[k], waiting_p, waiting_a, waiting_w)
-                    for j in range(count):
-                        place[own_rows[j]] = j
-                draw_uniforms(key_of_step(swaps.keys[k], v), own_luck)
-                swap_rows(pattern, own_luck, pairs, room)
-                _pair(room, pairs, place, marks)
-                _swap(
-                    room, pairs, own_rows, place, iterations, v + 1,
-                    own_p, own_a, own_w, waiting_p, waiting_a, waiting_w,
-                )  # fmt: skip
+                swap(waiting, pattern, swaps.size[k], key_of_step(swaps.keys[k], v), rows, held, v + 1, p, a, w)
         _unmute(own_b, aside[k], mute, muted)
-        _count_held(iterations, own_rows, count, len(losses))
+        _count_held(held, rows, count, len(losses))
+        if count < width:
+            if begins:
+                all_a[:] = 0
+            put(a, rows, count, all_a)
+            put(w, rows, count, all_w)
         if swapped:
-            turn(waiting_a, len(pattern), size, units.a[first:last])
-            turn(waiting_w, len(pattern), classes, units.w[k])
+            put_waiting(waiting, pattern, all_a, all_w)
+
+
+class Step(NamedTuple):
+    """What an iteration writes down for itself."""
+
+    chosen: IntArray  # the samples of its batch
+    starts: IntArray  # where their rows of the Gram matrix begin
+    seen: RowList  # samples met so far, in order
+    h: FloatArray  # [batch, units]
+    e: FloatArray  # [classes, lanes], a sample a lane; some may stay without one
+    goal: Goals  # a sample's class, -1 in lanes without one
+    lanes: FloatArray  # [4, lanes]
+    of_samples: IntArray  # where they begin in e
+    of_classes: IntArray
+    nothing: FloatArray
 
 
 @strict_part
-def _room_to_wait(units: Units, ends: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """For the numbers of units, unit by unit in whole vectors, of one client at a time of those before `ends`."""
-    longest, dtype = 0, units.p.dtype
-    for k in range(len(ends)):
-        longest = max(longest, ends[k] - ends[k - 1] if k else ends[k])
-    count = units.p.shape[1] if longest else 0
-    samples, classes = -(-longest // LANES) * LANES, -(-units.w.shape[1] // LANES) * LANES
-    return np.empty((count, samples), dtype), np.empty((count, samples), dtype), np.empty((count, classes), dtype)
+def _room_for_step(units: Units, batch: int, width: int) -> Step:
+    classes = units.w.shape[1]
+    e = np.zeros((classes, -(-batch // LANES) * LANES), units.p.dtype)
+    return Step(
+        np.empty(batch, np.int64), np.empty(batch, np.int64), np.empty(len(units.p), np.uint32),
+        aligned(batch, width, units.p), e, np.full(e.shape[1], -1, np.int32), np.empty((4, e.shape[1]), e.dtype),
+        np.arange(batch), e.shape[1] * np.arange(classes), np.zeros(width, e.dtype),
+    )  # fmt: skip
 
 
-@strict_part
-def _wait(p: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray) -> None:
-    """All units of a client that has not begun, unit by unit: whoever comes is taken from there."""
-    turn(p, len(p), p.shape[1], waiting_p)
-    turn(w, len(w), w.shape[1], waiting_w)
-    waiting_a[:] = 0
-
-
-@strict_part
-def _pair(room: RowList, pairs: int, place: RowList, marks: Words) -> None:
-    """Of units that come and leave, first in lists 0 and 1, put those and the places of these in order.
-
-    So `_exchange` pairs them, too. `marks` are 0 before and after: a bit for each unit, and for each place.
-    """
-    for n in range(pairs):
-        _mark(marks, 0, room[0, n])
-        _mark(marks, 1, place[room[1, n]])
-    for kind in range(2):
-        n = 0
-        for word in range(marks.shape[1]):
-            left = marks[kind, word]
-            while left:
-                room[kind, n] = BITS * word + bits_before(left)
-                left &= left - np.uint64(1)
-                n += 1
-            marks[kind, word] = 0
-
-
-@strict_part
-def _mark(marks: Words, kind: int, which: int) -> None:
-    marks[kind, which // np.uint32(BITS)] |= np.uint64(1) << np.uint64(which % np.uint32(BITS))
-
-
-@strict_part
-def _swap(
-    room: RowList, pairs: int, rows: IntArray, place: RowList, iterations: IntArray, now: int,
-    p: FloatArray, a: FloatArray, w: FloatArray, waiting_p: FloatArray, waiting_a: FloatArray, waiting_w: FloatArray,
-) -> None:  # fmt: skip
-    """The units of list 0 into the places of list 1, after `now` iterations; who leaves waits."""
-    for n in range(pairs):
-        put_column(waiting_p, room[0, n], p, room[1, n])
-    for n in range(pairs):  # A last: it is what the next iteration reads first
-        coming, at = room[0, n], room[1, n]
-        leaving = rows[at]
-        take_column(w, at, waiting_w, leaving)
-        put_column(waiting_w, coming, w, at)
-        take_column(a, at, waiting_a, leaving)
-        put_column(waiting_a, coming, a, at)
-        rows[at], place[coming] = coming, at
-        iterations[leaving] += now
-        iterations[coming] -= now
+@part
+def _descend(
+    step: Step, gram: FloatArray, met: int, p: FloatArray, a: FloatArray, w: FloatArray, b: FloatArray, count: int,
+    mute: RowList, muted: int, scale: float, batch: int, rate: float,
+) -> float:  # fmt: skip
+    """One iteration with `count` units; the loss before it."""
+    h, e = step.h, step.e
+    # pre-activations under U, and what A has moved since: it is 0 but for samples met
+    _add_product(gram, step.starts, 1, met, a, step.seen, p, None, h, step.chosen, count)
+    _logits(w, h, e, count)
+    _mute(e, b, mute, muted)
+    loss = _descent(e, b, scale, step.goal, batch, rate, step.lanes)
+    _mute(e, b, mute, muted)
+    _add_product(e, step.of_samples, e.shape[1], len(e), w, None, step.nothing, h, a, step.chosen, count)
+    _add_product(e, step.of_classes, 1, batch, h, None, None, None, w, None, count)
+    return loss
 
 
 @strict_part
@@ -192,7 +157,7 @@ def _rose(losses: FloatArray, v: int, interval: int) -> bool:
 
 
 @strict_part
-def _count_held(held: IntArray, rows: IntArray, count: int, iterations: int) -> None:
+def _count_held(held: IntArray, rows: RowList, count: int, iterations: int) -> None:
     for j in range(count):
         held[rows[j]] += iterations
 
@@ -279,17 +244,6 @@ def _choose(visits: IntArray, first: int, targets: IntArray, chosen: IntArray, s
     for r in range(len(chosen)):
         chosen[r] = visits[first + r]
         starts[r], goal[r] = len(targets) * chosen[r], targets[chosen[r]]
-
-
-@strict_part
-def _listed(some: Pattern, found: RowList) -> int:
-    """Which they are, and how many."""
-    count = 0
-    for c in range(len(some)):
-        if some[c]:
-            found[count] = c
-            count += 1
-    return count
 
 
 @strict_part
