@@ -12,7 +12,6 @@ from fedbiad.compiled import RowList, draw_uniforms, swap_rows
 from fedbiad.compiling import strict_part
 from fedbiad.patterns import Swaps
 from fedbiad.products import LANES
-from fedbiad.training.bits import BITS, Words, bits_before
 from fedbiad.training.places import Units
 
 
@@ -26,7 +25,6 @@ class Waiting(NamedTuple):
     place: RowList  # where a held unit stands
     luck: FloatArray
     lists: RowList  # [2, units]
-    marks: Words  # a bit for each unit, and for each place; 0 before and after
 
 
 @strict_part
@@ -42,7 +40,6 @@ def room_to_wait(units: Units, ends: IntArray, swaps: Swaps) -> Waiting:
     return Waiting(
         np.empty((rows, samples), dtype), a, np.empty((rows, classes), dtype), np.empty(count, np.bool_),
         np.empty(count, np.uint32), np.empty(count, np.float64), np.empty((2, count), np.uint32),
-        np.zeros((2, -(-count // BITS)), np.uint64),
     )  # fmt: skip
 
 
@@ -65,41 +62,17 @@ def swap(
     luck = waiting.luck[: 2 * pairs]
     draw_uniforms(key, luck)
     swap_rows(pattern, luck, pairs, waiting.lists)
-    _pair(waiting, pairs)
-    coming, places = waiting.lists
+    coming, leaving = waiting.lists
     for n in range(pairs):
-        put_column(waiting.p, coming[n], p, places[n])
+        put_column(waiting.p, coming[n], p, waiting.place[leaving[n]])
     for n in range(pairs):  # A last: it is what the next iteration reads first
-        new, at = coming[n], places[n]
-        old = rows[at]
+        new, old = coming[n], leaving[n]
+        at = waiting.place[old]
         exchange_column(waiting.w, new, w, at, old)
         exchange_column(waiting.a, new if waiting.away[new] else len(waiting.away), a, at, old)
         rows[at], waiting.place[new], waiting.away[old] = new, at, True
         held[old] += now
         held[new] -= now
-
-
-@strict_part
-def _pair(waiting: Waiting, pairs: int) -> None:
-    """Of units that come and leave, first in lists 0 and 1, put those and the places of these in order."""
-    lists, marks = waiting.lists, waiting.marks
-    for n in range(pairs):
-        _mark(marks, 0, lists[0, n])
-        _mark(marks, 1, waiting.place[lists[1, n]])
-    for kind in range(2):
-        n = 0
-        for word in range(marks.shape[1]):
-            left = marks[kind, word]
-            while left:
-                lists[kind, n] = BITS * word + bits_before(left)
-                left &= left - np.uint64(1)
-                n += 1
-            marks[kind, word] = 0
-
-
-@strict_part
-def _mark(marks: Words, kind: int, which: int) -> None:
-    marks[kind, which // np.uint32(BITS)] |= np.uint64(1) << np.uint64(which % np.uint32(BITS))
 
 
 @strict_part
