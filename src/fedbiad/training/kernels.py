@@ -57,8 +57,8 @@ def train(
     nothing. `visits` [clients, iterations x batch] are samples of its own. Units swap only if it begins.
     """
     clients, classes, width = units.w.shape
-    desk, waiting = room_for_held(units, ends, course.pattern), room_to_wait(units, ends, swaps)
-    step, rows = _room_for_step(units, batch, max(width, desk.p.shape[1])), desk.rows
+    room, waiting = room_for_held(units, ends, course.pattern), room_to_wait(units, ends, swaps)
+    step, rows = _room_for_step(units, batch, max(width, room.p.shape[1])), room.rows
     mute, aside = np.empty(classes, np.uint32), b.copy()
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
@@ -67,7 +67,7 @@ def train(
         all_p, all_a, all_w, own_b = units.p[first:last], units.a[first:last], units.w[k], b[k]
         p, a, w = all_p, all_a, all_w
         if count < width:
-            p, a, w = desk.p[:size], desk.a[:size], desk.w
+            p, a, w = room.p[:size], room.a[:size], room.w
             take(all_p, rows, count, p)
             take(all_w, rows, count, w)
             if not begins:
