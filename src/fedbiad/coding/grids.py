@@ -53,6 +53,8 @@ def cell_numbers(
     positions: IntArray, columns: int, row_levels: IntArray, column_levels: IntArray, classes: int
 ) -> tuple[IntArray, IntArray]:
     """How many of the cells are in each class; and their numbers within their classes, class by class, ascending."""
+    if column_levels.min() == column_levels.max() == 1:
+        return _numbers_by_row(positions, columns, row_levels, classes)
     (of_rows, row_ranks), (of_columns, column_ranks) = _ranks(row_levels), _ranks(column_levels)
     hits = np.zeros(classes, dtype=np.int64)
     pairs = np.zeros((classes, LEVELS), dtype=np.int64)  # by class and level of the row
@@ -91,6 +93,8 @@ def cell_places(
     numbers: IntArray, hits: IntArray, row_levels: IntArray, column_levels: IntArray
 ) -> tuple[IntArray, Marks]:
     """The inverse: ascending positions, and the class of each."""
+    if column_levels.min() == column_levels.max() == 1:
+        return _places_by_row(numbers, hits, row_levels, len(column_levels))
     (rows, row_begins), (columns, column_begins) = _members(row_levels), _members(column_levels)
     of_rows, of_columns = _ranks(row_levels)[0], _ranks(column_levels)[0]
     row, column = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.int64)
@@ -116,6 +120,61 @@ def cell_places(
 
 
 @strict_part
+def _numbers_by_row(positions: IntArray, columns: int, row_levels: IntArray, classes: int) -> tuple[IntArray, IntArray]:
+    """`cell_numbers` where columns have no levels of their own: the rows of a level are a class, one after another."""
+    ranks, hits, ends = (
+        _ranks(row_levels)[1],
+        np.zeros(classes, dtype=np.int64),
+        _ends(positions, len(row_levels), columns),
+    )
+    first = 0
+    for row in range(len(ends)):
+        if ends[row] > first:
+            hits[row_levels[row] - 1] += ends[row] - first
+        first = ends[row]
+    at, numbers, first = np.cumsum(hits) - hits, np.empty(len(positions), dtype=np.int64), 0
+    for row in range(len(ends)):
+        if ends[row] > first:
+            begin, moved = at[row_levels[row] - 1], (row - ranks[row]) * columns
+            for i in range(first, ends[row]):
+                numbers[begin + i - first] = positions[i] - moved
+            at[row_levels[row] - 1] += ends[row] - first
+        first = ends[row]
+    return hits, numbers
+
+
+@strict_part
+def _ends(positions: IntArray, rows: int, columns: int) -> IntArray:
+    """Of ascending positions in a matrix, where those of each row end."""
+    ends, row = np.zeros(rows, dtype=np.int64), 0
+    for i in range(len(positions)):
+        while positions[i] >= (row + 1) * columns:
+            row += 1
+            ends[row] = i
+        ends[row] = i + 1
+    ends[row + 1 :] = len(positions)
+    return ends
+
+
+@strict_part
+def _places_by_row(numbers: IntArray, hits: IntArray, row_levels: IntArray, columns: int) -> tuple[IntArray, Marks]:
+    """The inverse: who comes next in a row comes next in the class of its level."""
+    ranks, ends = _ranks(row_levels)[1], np.cumsum(hits)
+    nexts, places, kinds = ends - hits, np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint8)
+    at = 0
+    for row in range(len(row_levels)):
+        own = row_levels[row] - 1
+        if own < 0:
+            continue
+        first, end, behind, moved = nexts[own], ends[own], (ranks[row] + 1) * columns, (row - ranks[row]) * columns
+        while first < end and numbers[first] < behind:
+            places[at], kinds[at] = numbers[first] + moved, own
+            first, at = first + 1, at + 1
+        nexts[own] = first
+    return places, kinds
+
+
+@strict_part
 def _by(keys: IntArray, order: IntArray, size: int) -> IntArray:
     """The entries of `order` by their keys below `size`; equal ones stay in order."""
     begins, found = np.zeros(size + 1, dtype=np.int64), np.empty_like(order)
@@ -132,18 +191,15 @@ def _by(keys: IntArray, order: IntArray, size: int) -> IntArray:
 @strict
 def levels_fit(positions: IntArray, row_levels: IntArray, column_levels: IntArray, columns_told: bool) -> bool:
     """Whether rows, and columns if theirs are told, have as many entries as their levels say."""
-    by_row = np.zeros(len(row_levels), dtype=np.int64)
-    by_column = np.zeros(len(column_levels), dtype=np.int64)
-    row = 0
-    for position in positions:
-        while position >= (row + 1) * len(column_levels):
-            row += 1
-        by_row[row] += 1
-        by_column[position - row * len(column_levels)] += 1
-    fit = True
-    for i in range(len(by_row)):
-        fit &= length(by_row[i]) == row_levels[i]
+    ends, fit = _ends(positions, len(row_levels), len(column_levels)), True
+    for i in range(len(ends)):
+        fit &= length(ends[i] - (ends[i - 1] if i else 0)) == row_levels[i]
     if columns_told:
+        by_column, first = np.zeros(len(column_levels), dtype=np.int64), 0
+        for row in range(len(ends)):
+            for i in range(first, ends[row]):
+                by_column[positions[i] - row * len(column_levels)] += 1
+            first = ends[row]
         for i in range(len(by_column)):
             fit &= length(by_column[i]) == column_levels[i]
     return fit
