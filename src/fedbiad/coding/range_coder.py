@@ -10,8 +10,6 @@ and the words read. Room behind them is for the place among plain bytes (`page`)
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import numpy.typing as npt
 
@@ -43,8 +41,9 @@ SURE = 16
 SENT, KEPT = np.dtype(">u4"), np.dtype(np.uint32)
 """Words in a message and in memory."""
 STATE = 3
-_FRESH = np.array([0, WIDEST, 0, 0, 0, 0, 0, 0, 0], dtype=np.uint64)
-_OPENED = struct.Struct("=QQQ48x")
+COUNTERS = STATE + 6
+"""Numbers of a coder's array, those behind its state included."""
+_FRESH = np.array([0, WIDEST, *[0] * (COUNTERS - 2)], dtype=np.uint64)
 NO_WORDS: Words = np.zeros(0, dtype=np.uint32)
 
 
@@ -55,9 +54,20 @@ def new_coder() -> Coder:
 
 def opened(stream: bytes) -> tuple[Coder, Words]:
     """A decoder that has read nothing but its first state; the words of a stream, highest byte first, then zeros."""
-    whole = stream.ljust(max(-(-len(stream) // 4) * 4, 8), b"\0")
-    coder = np.frombuffer(bytearray(_OPENED.pack(int.from_bytes(whole[:8], "big"), 2**STATE_BITS - 1, 2)), np.uint64)
-    return coder, np.frombuffer(whole, SENT).astype(KEPT)
+    return _opened(np.frombuffer(stream, dtype=np.uint8))
+
+
+@strict
+def _opened(stream: npt.NDArray[np.uint8]) -> tuple[Coder, Words]:
+    """In one call: on a processor that has just trained, each of Python's own would wait for memory."""
+    coder, words = np.zeros(COUNTERS, dtype=np.uint64), np.zeros(max((len(stream) + 3) // 4, 2), dtype=np.uint32)
+    for i in range(len(stream) // 4):
+        for byte in range(4):
+            words[i] = words[i] << np.uint32(8) | np.uint32(stream[4 * i + byte])
+    for i in range(len(stream) - len(stream) % 4, len(stream)):
+        words[i // 4] |= np.uint32(stream[i]) << np.uint32(24 - 8 * (i % 4))
+    coder[0], coder[1], coder[2] = np.uint64(words[0]) << _WORD | np.uint64(words[1]), WIDEST, 2
+    return coder, words
 
 
 @strict_part
