@@ -41,8 +41,8 @@ then the two updates, the logits, the softmax and the swaps, these about as much
 What would be next: the listing of units by vector instructions, held units taken and put back by them; two clients by
 turns so that one's softmax fills the other's waiting; X U1^T of a client made just before it trains, so that P is still
 in the cache; each process adding up its part of the weights. Tried without gain: P of units that come written when a
-sample is next visited, or an iteration before that (without P a swap would take half as long, but so late it takes more
-time than at once); units not held masked instead of moved aside; lines of P asked for
+sample is next visited, or an iteration before that (without P a swap would take a quarter to a half less, but so late
+it takes more time than at once); units not held masked instead of moved aside; lines of P asked for
 ahead; units moved sample by sample or sixteen samples at a time; A moved before P, or both in one loop; X U1^T a
 hundred inputs at a time; tiles of ten rows and 32 columns; without AVX-512, columns read number by number instead of
 gathered, and longer rows; held units in panels as wide as a vector, a unit's numbers close together (moves are shorter,

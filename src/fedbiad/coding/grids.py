@@ -122,12 +122,8 @@ def cell_places(
 @strict_part
 def _numbers_by_row(positions: IntArray, columns: int, row_levels: IntArray, classes: int) -> tuple[IntArray, IntArray]:
     """`cell_numbers` where columns have no levels of their own: the rows of a level are a class, one after another."""
-    ranks, hits, ends = (
-        _ranks(row_levels)[1],
-        np.zeros(classes, dtype=np.int64),
-        _ends(positions, len(row_levels), columns),
-    )
-    first = 0
+    ranks, ends = _ranks(row_levels)[1], _ends(positions, len(row_levels), columns)
+    hits, first = np.zeros(classes, dtype=np.int64), 0
     for row in range(len(ends)):
         if ends[row] > first:
             hits[row_levels[row] - 1] += ends[row] - first

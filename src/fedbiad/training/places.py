@@ -41,12 +41,8 @@ def room_for_held(units: Units, ends: IntArray, pattern: Pattern) -> Places:
         if held < pattern.shape[1]:
             most, samples = max(most, held), max(samples, ends[k] - ends[k - 1] if k else ends[k])
     width = LANES * (-(-most // LANES) | 1)
-    p, a, w = (
-        aligned(samples, width, units.p),
-        aligned(samples, width, units.p),
-        aligned(units.w.shape[1], width, units.p),
-    )
-    return Places(p, a, w, np.empty(pattern.shape[1], np.uint32))
+    p, a = aligned(samples, width, units.p), aligned(samples, width, units.p)
+    return Places(p, a, aligned(units.w.shape[1], width, units.p), np.empty(pattern.shape[1], np.uint32))
 
 
 @strict_part
