@@ -94,26 +94,29 @@ def table(
 
 
 def local_steps(data: FederatedData, repeats: int) -> dict[str, Any]:
-    """What one more local iteration of a client costs, its checks and changes of pattern included.
+    """What one more local iteration of a client costs in stage one, its checks and changes of pattern included.
 
-    The difference between rounds of many and of few iterations: what is done once a round drops out. The rounds are of
-    few clients, so that all variants come by turns within a second: busy spells of a machine last longer.
+    The difference between the local training times of rounds with many and with few iterations: what is done once a
+    round drops out. The rounds are of few clients, so that all variants come by turns within a second: busy spells of
+    a machine last longer. One goes before them without a clock: else only the first would not find the clients' data
+    in the cache.
     """
-    few, many, selected = 5, 85, 10
-    names, widths = ("fedavg", "feddrop", "fedbiad"), (128, 256)
+    few, many, selected, warm_up, count = 5, 85, 10, 5, min(50, 10 * repeats)
+    names = ("fedavg", "feddrop", "fedbiad")
+    variants = [("fedavg", few, False), *((name, epochs, True) for name in names for epochs in (few, many))]
     found: dict[str, Any] = {}
     print("\none more local iteration of a client, half of the units dropped by feddrop and fedbiad")
-    for width in widths:
-        ready = {(name, epochs): experiment(data, name, epochs, units=width, selected=selected)
-                 for name in names for epochs in (few, many)}  # fmt: skip
-        times = interleaved({str(key): rounds(own) for key, own in ready.items()}, 10 * repeats, warm_up=5)
-        iterations = (many - few) * IMAGES // BATCH * selected
+    for width in (128, 256):
+        ready = [experiment(data, name, epochs, units=width, selected=selected) for name, epochs, _ in variants]
+        running = [own.run(own.initial()) for own in ready]
+        records = [[next(own)[0] for own in running] for _ in range(warm_up + count)]
+        seconds = {key: [row[i]["seconds"]["local"] for row in records[warm_up:]] for i, key in enumerate(variants)}
         for name in names:
-            pairs = zip(times[str((name, few))], times[str((name, many))], strict=True)
-            own = spread([(long - short) / iterations for short, long in pairs])
+            pairs = zip(seconds[name, few, True], seconds[name, many, True], strict=True)
+            own = spread([(long - short) / ((many - few) * IMAGES // BATCH) for short, long in pairs])
             first = found.setdefault(f"fedavg, {width} units", own)
             found[f"{name}, {width} units"] = {**own, "ratio": own["median"] / first["median"]}
-            print(f"  {name:8} {width} units  {1e6 * own['median']:6.2f} us  {own['median'] / first['median']:.2f}")
+            print(f"  {name:8} {width} units  {1e6 * own['median']:6.2f} us  {own['median'] / first['median']:.3f}")
     return found
 
 

@@ -58,11 +58,17 @@ class Cohort:
         """Uniform random numbers in (0, 1), `count` for each client, of its own [clients, count]."""
         return streams.luck(self.keys(purpose), count, step)
 
+    def order(self, purpose: str, count: int) -> IntArray:
+        """Numbers below `count` in random order, for each client in its own [clients, count]."""
+        return self._epochs(purpose, [count] * len(self), count)
+
     def schedule(self, sizes: list[int], length: int) -> IntArray:
         """Positions of the samples each client visits [clients, length]: shuffled epochs, one after another."""
-        keys = np.array(self.keys("batches"), dtype=np.uint64)
-        visits: IntArray = compiled.shuffled_epochs(keys, np.array(sizes, dtype=np.int64), length)
-        return visits
+        return self._epochs("batches", sizes, length)
+
+    def _epochs(self, purpose: str, sizes: list[int], length: int) -> IntArray:
+        keys = np.array(self.keys(purpose), dtype=np.uint64)
+        return compiled.shuffled_epochs(keys, np.array(sizes, dtype=np.int64), length)
 
     def unit_masks(self, sites: dict[str, int], batch: int, rate: float, step: int) -> dict[str, Tensor]:
         """Ordinary dropout: for each site 0 or 1/(1-rate) per client, sample and unit [clients, batch, units]."""

@@ -1,11 +1,7 @@
-"""Columns of a matrix moved to rows of another and back: units that a client does not hold wait one after another.
-
-A number of a column is a cache line of its own.
-"""
+"""Columns of matrices: exchanged between two of them, or made rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,27 +11,32 @@ from numba.extending import intrinsic
 
 from fedbiad.arrays import FloatArray
 from fedbiad.compiling import strict, strict_part
-from fedbiad.products import LANES, NUMBER, loop, number, numbers, opened, place, shuffled
+from fedbiad.products import LANES, NUMBER, loop, number, numbers, opened, place, shuffled, spread
 
-TOGETHER = 4
-"""Numbers of a column that are moved at a time."""
+EXCHANGED = 8
+"""Columns that are exchanged at a time; so many beyond the last one must belong to the same row."""
 
 
-def _moves() -> tuple[Any, Any]:
+def _exchange() -> Any:
     @intrinsic
-    def put_column(context, rows, row, matrix, column):  # type: ignore[no-untyped-def]
-        """matrix[i, column] = rows[row, i] for all i."""
-        return types.void(rows, row, matrix, column), _write_moves
+    def exchange_some(context, one, first, other, second, count):  # type: ignore[no-untyped-def]
+        """Columns first .. first + count - 1 of one matrix change places with those of another from `second` on.
 
-    @intrinsic
-    def exchange_column(context, rows, row, matrix, column, leaving):  # type: ignore[no-untyped-def]
-        """rows[leaving, i] = matrix[i, column], and matrix[i, column] = rows[row, i], for all i."""
-        return types.void(rows, row, matrix, column, leaving), _write_moves
+        At most `EXCHANGED` of them.
+        """
+        return types.void(one, first, other, second, count), _write_exchange
 
-    return put_column, exchange_column
+    return exchange_some
 
 
-put_column, exchange_column = _moves()
+exchange_some = _exchange()
+
+
+@strict_part
+def exchange_columns(one: FloatArray, first: int, other: FloatArray, second: int, count: int) -> None:
+    """Any number of them; rows of both have room beyond the last column that is exchanged."""
+    for at in range(0, count, EXCHANGED):
+        exchange_some(one, first + at, other, second + at, count - at)
 
 
 def _turned_block() -> Any:
@@ -78,39 +79,24 @@ def turned(matrix: FloatArray) -> FloatArray:
     return into
 
 
-def _write_moves(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """By addresses, some at a time: a loop over arrays is guarded against what columns never are, side by side."""
-    rows, row, matrix, column, *leaving = opened(context, builder, signature, arguments)
-    _, _, size = numbers(matrix, LANES)
-    bits, zero = ir.IntType(8 * size).as_pointer(), ir.Constant(NUMBER, 0)
-    by_one = ir.Constant(NUMBER, size)
-    by_row = builder.mul(number(builder, matrix, 1), by_one)
-    row, column, *leaving = [
-        value if value.type == NUMBER else builder.zext(value, NUMBER) for value in (row, column, *leaving)
-    ]
-    places = [place(builder, rows, row, zero), place(builder, matrix, zero, column)]
-    places += [place(builder, rows, other, zero) for other in leaving]
-    steps = [by_one, by_row, by_one][: len(places)]
+def _write_exchange(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """By whole vectors, in which lanes that are not exchanged stay as they are: a store by a mask may take long."""
+    one, first, other, second, count = opened(context, builder, signature, arguments)
+    _, vector, size = numbers(one, EXCHANGED)
+    lanes = ir.Constant(ir.VectorType(NUMBER, EXCHANGED), list(range(EXCHANGED)))
+    exchanged = builder.icmp_signed("<", lanes, spread(builder, lanes.type, count))
 
-    def some(count: int) -> Callable[[Any, list[Any]], list[Any]]:
-        def following(_: Any, addresses: list[Any]) -> list[Any]:
-            lists: list[list[Any]] = []
-            for _ in range(count):
-                lists.append([builder.inttoptr(address, bits) for address in addresses])
-                addresses = [builder.add(*pair) for pair in zip(addresses, steps, strict=True)]
-            coming, at, *away = zip(*lists, strict=True)
-            new = [builder.load(source, align=size) for source in coming]
-            old = [builder.load(target, align=size) for target in at] if away else []
-            for value, target in [*zip(new, at, strict=True), *zip(old, *away, strict=True)]:
-                builder.store(value, target, align=size)
-            return addresses
+    def following(i: Any, _: list[Any]) -> list[Any]:
+        places = [
+            builder.bitcast(place(builder, matrix, i, column), vector.as_pointer())
+            for matrix, column in ((one, first), (other, second))
+        ]
+        own, others = (builder.load(at, align=size) for at in places)
+        builder.store(builder.select(exchanged, others, own), places[0], align=size)
+        builder.store(builder.select(exchanged, own, others), places[1], align=size)
+        return []
 
-        return following
-
-    begun = [builder.ptrtoint(first, NUMBER) for first in places]
-    total = number(builder, matrix, 0)
-    left = builder.urem(total, ir.Constant(NUMBER, TOGETHER))
-    loop(builder, left, 1, loop(builder, builder.sub(total, left), TOGETHER, begun, some(TOGETHER)), some(1))
+    loop(builder, number(builder, one, 0), 1, [], following)
     return context.get_dummy_value()
 
 

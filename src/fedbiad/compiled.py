@@ -145,15 +145,24 @@ def shuffled_epochs(keys: Keys, sizes: IntArray, length: int) -> IntArray:
     visits = np.empty((len(keys), length), np.int64)
     for k in range(len(keys)):
         state, size = keys[k], sizes[k]
+        order = np.empty(size, np.uint32)
         for start in range(0, length, size):
-            order = np.arange(size)
-            for i in range(size - 1, 0, -1):
-                state += GOLDEN
-                j = np.int64(((mixed(state) >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
-                order[i], order[j] = order[j], order[i]
+            state = shuffle(state, order)
             stop = min(start + size, length)
             visits[k, start:stop] = order[: stop - start]
     return visits
+
+
+@strict_part
+def shuffle(state: np.uint64, order: RowList) -> np.uint64:
+    """0 .. size-1 in random order; the state afterwards."""
+    for i in range(len(order)):
+        order[i] = i
+    for i in range(len(order) - 1, 0, -1):
+        state += GOLDEN
+        j = np.int64(((mixed(state) >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        order[i], order[j] = order[j], order[i]
+    return state
 
 
 @strict
@@ -203,27 +212,3 @@ def mean_ranks(values: FloatArray) -> FloatArray:
             ranks[order[i]] = (start + stop) / 2 / len(values)
         start = stop
     return ranks
-
-
-@strict
-def swap(pattern: Pattern, luck: FloatArray, count: IntArray) -> None:
-    """Exchange `count[k]` held rows of client k for as many dropped ones, drawn by its luck, in place."""
-    room = np.empty((2, pattern.shape[1]), np.uint32)
-    for k in range(len(pattern)):
-        swap_rows(pattern[k], luck[k], count[k], room)
-
-
-@strict_part
-def swap_rows(pattern: Pattern, luck: FloatArray, count: int, room: RowList) -> None:
-    """The same for one client: dropped and held rows are listed and the first `count` of both lists shuffled."""
-    held = 0
-    for j in range(len(pattern)):  # without a branch, nor a sign, which would be asked for of an index
-        room[0, np.uint64(j - held)], room[1, np.uint64(held)] = j, j
-        held += pattern[j]
-    dropped = len(pattern) - held
-    for n in range(count):
-        coming = n + int(luck[2 * n] * (dropped - n))
-        leaving = n + int(luck[2 * n + 1] * (held - n))
-        room[0, n], room[0, coming] = room[0, coming], room[0, n]
-        room[1, n], room[1, leaving] = room[1, leaving], room[1, n]
-        pattern[room[0, n]], pattern[room[1, n]] = True, False

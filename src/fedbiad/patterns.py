@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedbiad import compiled
 from fedbiad.arrays import FloatArray, IntArray, Pattern
 from fedbiad.compiled import Keys
 from fedbiad.rows import Layout
@@ -27,7 +26,7 @@ class Swaps(NamedTuple):
 
     interval: int  # tau; 0: never
     size: IntArray  # rows that a swap exchanges [clients]
-    keys: Keys  # of the luck [clients]
+    keys: Keys  # of the order in which they stand in line [clients]
 
 
 NO_SWAPS = Swaps(0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64))
@@ -73,20 +72,42 @@ def weighted(
     return draw(layout, dropout_rate, chances, scope)
 
 
-def swap(layout: Layout, pattern: Pattern, fraction: float, luck: FloatArray, scope: Scope = "group") -> Pattern:
-    """`fraction` of the held rows (at least one) exchanged for as many dropped ones, both drawn uniformly."""
-    swapped = pattern.copy()
+def line_up(layout: Layout, pattern: Pattern, order: IntArray, scope: Scope = "group") -> IntArray:
+    """How many rows stand before each one in its line, if all stand in this `order` [clients, rows].
+
+    Held rows stand in line to leave, dropped ones to come: two lines in every scope.
+    """
+    before, number = np.empty_like(order), np.argsort(order, axis=-1)
     for rows in scopes(layout, scope):
-        own = np.atleast_2d(swapped)[:, rows]
-        compiled.swap(own, np.atleast_2d(luck)[:, rows], swapped_rows(own, fraction))
-    return swapped
+        own = pattern[..., rows]
+        held_first = np.argsort(number[..., rows] + order.shape[-1] * ~own, axis=-1)
+        place = np.argsort(held_first, axis=-1)
+        before[..., rows] = np.where(own, place, place - own.sum(-1, keepdims=True))
+    return before
+
+
+def swap(
+    layout: Layout, pattern: Pattern, before: IntArray, fraction: float, scope: Scope = "group"
+) -> tuple[Pattern, IntArray]:
+    """`fraction` of the held rows (at least one) exchanged for as many dropped ones; the lines afterwards.
+
+    First in line goes first, to the end of the other line.
+    """
+    following, lines = pattern.copy(), before.copy()
+    for rows in scopes(layout, scope):
+        own, line = pattern[..., rows], before[..., rows]
+        count, held = swapped_rows(own, fraction)[..., None], own.sum(-1, keepdims=True)
+        goes, length = line < count, np.where(own, own.shape[-1] - held, held)  # of the other line
+        following[..., rows] = own ^ goes
+        lines[..., rows] = line - count + goes * length
+    return following, lines
 
 
 def swapped_rows(pattern: Pattern, fraction: float) -> IntArray:
     """How many rows of a pattern [clients, rows] a swap exchanges [clients]."""
-    held = pattern.sum(1)
+    held = pattern.sum(-1)
     wanted = np.maximum(1, np.floor(fraction * held + HALF).astype(np.int64))
-    count: IntArray = np.minimum(wanted, np.minimum(held, pattern.shape[1] - held))
+    count: IntArray = np.minimum(wanted, np.minimum(held, pattern.shape[-1] - held))
     return count
 
 

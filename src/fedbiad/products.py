@@ -159,12 +159,18 @@ def _write_inner(rows: int, columns: int, context: Any, builder: Any, signature:
     _, vector, size = numbers(left, LANES)
     add_product = operation(builder, "fmuladd", vector, vector, [vector] * 3)
 
-    def vectors(matrix: Any, first: Any, count: int, k: Any) -> list[Any]:
-        places = (place(builder, matrix, builder.add(first, ir.Constant(NUMBER, i)), k) for i in range(count))
-        return [builder.load(builder.bitcast(at, vector.as_pointer()), align=size) for at in places]
+    def begun(matrix: Any, first: Any, count: int) -> list[Any]:
+        zero = ir.Constant(NUMBER, 0)
+        places = (place(builder, matrix, builder.add(first, ir.Constant(NUMBER, i)), zero) for i in range(count))
+        return [unrelated(builder, at) for at in places]
+
+    def vectors(rows: list[Any], k: Any) -> list[Any]:
+        return [builder.load(builder.bitcast(builder.gep(at, [k]), vector.as_pointer()), align=size) for at in rows]
+
+    lefts_begun, rights_begun = begun(left, row, rows), begun(right, column, columns)
 
     def add_terms(k: Any, sums: list[Any]) -> list[Any]:
-        lefts, rights = vectors(left, row, rows, k), vectors(right, column, columns, k)
+        lefts, rights = vectors(lefts_begun, k), vectors(rights_begun, k)
         pairs = [(one, other) for one in lefts for other in rights]
         return [builder.call(add_product, [*pair, so_far]) for pair, so_far in zip(pairs, sums, strict=True)]
 
@@ -248,6 +254,14 @@ def number(builder: Any, matrix: Any, axis: int) -> Any:
 def place(builder: Any, matrix: Any, row: Any, column: Any) -> Any:
     """Where a number of a matrix stands."""
     return builder.gep(matrix.data, [builder.add(builder.mul(row, number(builder, matrix, 1)), column)])
+
+
+def unrelated(builder: Any, pointer: Any) -> Any:
+    """The same address, of which the compiler does not know how far from others it is: it would save registers.
+
+    It then counts from one row to the next, and loads how far that is from memory wherever a row is read.
+    """
+    return builder.asm(ir.FunctionType(pointer.type, [pointer.type]), "", "=r,0", [pointer], side_effect=False)
 
 
 def _rank(kind: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ class Tally:
             "resampled_share": sum(int(b.resampled.sum()) for b in blocks) / checks if checks else None,
             "noise_skipped_share": 1 - drawn / weights if weights else None,
             **({"row_holders": patterns.sum(0).tolist()} if patterns.shape[1] <= MAPPED_ROWS else {}),
-            **({"watched": asdict(watched[0])} if watched else {}),
+            **({"watched": vars(watched[0])} if watched else {}),
         }
 
     def seconds(self) -> dict[str, float]:

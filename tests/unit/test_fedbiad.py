@@ -105,16 +105,22 @@ def best(scores: FloatArray, count: int, luck: FloatArray) -> Pattern:
     return np.isin(np.arange(len(scores)), chosen)
 
 
-def slow_swap(beta: Pattern, share: float, luck: FloatArray) -> Pattern:
-    """Held rows (of one group) that luck draws one after another go, as many of the dropped ones come."""
-    after = beta.copy()
-    for held in (True, False):
-        rivals = np.flatnonzero(beta == held).tolist()
-        for n in range(max(1, int(share * sum(beta) + 0.5))):
-            drawn = n + int(luck[2 * n + held] * (len(rivals) - n))
-            rivals[n], rivals[drawn] = rivals[drawn], rivals[n]
-            after[rivals[n]] = not held
-    return after
+def slow_order(r: int, count: int) -> list[int]:
+    """The client's random order of its rows: cards exchanged from the last one down (Fisher and Yates)."""
+    state, order = streams.key(SEED, r, CLIENT, "resample"), list(range(count))
+    for i in range(count - 1, 0, -1):
+        state = (state + GOLDEN) % 2**64
+        j = ((mixed(state) >> 32) * (i + 1)) >> 32
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def slow_swap(lines: tuple[list[int], list[int]], share: float) -> None:
+    """Who is first in either line goes to the end of the other."""
+    held, dropped = lines
+    for _ in range(max(1, int(share * len(held) + 0.5))):
+        held.append(dropped.pop(0))
+        dropped.append(held.pop(0))
 
 
 @dataclass
@@ -170,6 +176,8 @@ def slow_client_update(
     held_for = np.zeros(J)
     losses: list[float] = []
     trend: list[float] = []
+    order = slow_order(r, J)
+    lines = [j for j in order if beta[j]], [j for j in order if not beta[j]]
     resampled = checks = 0
     for v in range(V):  # line 15
         held_for += beta
@@ -187,11 +195,11 @@ def slow_client_update(
         following = beta  # line 23
         if gap > 0:  # lines 20-21
             resampled += 1
-            luck = luck_of(r, "resample", J, v)
-            anew = method.resample == "anew"
-            following = (
-                best(np.zeros(J), round((1 - p) * J), luck) if anew else slow_swap(beta, method.swap_share, luck)
-            )
+            if method.resample == "anew":
+                following = best(np.zeros(J), round((1 - p) * J), luck_of(r, "resample", J, v))
+            else:
+                slow_swap(lines, method.swap_share)
+                following = np.isin(np.arange(J), lines[0])
         if method.score == "holds":  # line 26, Eq. (score_update)
             for j in np.flatnonzero(beta):
                 score[j] += 1 if gap <= 0 else int(following[j])
@@ -352,6 +360,20 @@ def test_only_a_rising_loss_changes_the_pattern(last: float, changes: bool) -> N
     assert int((following != pattern).sum()) == (4 if changes else 0)  # 40 % of 5 leave, as many come
     assert int(pattern[0, :5].sum()) == 5
     assert after["score"].tolist() == state["score"].tolist()  # evidence is not counted at checks
+
+
+def test_who_is_next_in_turn_is_remembered_within_the_round_only() -> None:
+    method = replace(DEFAULT, interval=1, swap_share=0.4)
+    state: ClientState = {name: value[None] for name, value in method.init_client(TEN).items()}
+    begun, rising = (np.arange(10) < 5)[None], np.arange(9.0)[None]
+    pattern = begun
+    for v, exchanged in zip(range(2, 7), [2, 4, 4, 2, 0], strict=True):  # of five: 2, 4, 1 of them back, 3, all
+        pattern, state, _ = method.next_pattern(TEN, Cohort(0, 1, (0,)), v, rising, pattern, no_evidence, state)
+        assert int((begun & ~pattern).sum()) == exchanged
+    _, after = method.upload_pattern(
+        TEN, Cohort(0, 1, (0,)), np.arange(10)[None], pattern, evidence_of(np.ones((1, 10))), state
+    )
+    assert sorted(after) == ["holds", "score"]
 
 
 def no_evidence() -> FloatArray:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedbiad import patterns
-from fedbiad.arrays import FloatArray
+from fedbiad.arrays import FloatArray, IntArray
+from fedbiad.cohort import Cohort
 from fedbiad.models import MLP
 from fedbiad.patterns import kept_count
 from fedbiad.rows import Layout, RowGroup, Slice
@@ -94,6 +95,26 @@ def test_ties_are_broken_at_random() -> None:
     assert chi_square(held[:, 1:4].sum(0).tolist()) < 18.43  # 2 degrees of freedom, 1 - 1e-4
 
 
+def orders_for(layout: Layout, stream: np.random.Generator, clients: int) -> IntArray:
+    return stream.permuted(np.tile(np.arange(layout.num_rows), (clients, 1)), axis=1)
+
+
+def test_lines_by_hand() -> None:
+    """Held 0, 2, 5 and, in the second group, 6; in this order 5, 0, 2 leave and 4, 1, 3 come, of the others 7, 8."""
+    layout, held = groups_of(6, 3), np.array([True, False, True, False, False, True, True, False, False])
+    before = patterns.line_up(layout, held, np.array([7, 4, 5, 1, 0, 6, 2, 3, 8]))
+    assert before.tolist() == [1, 1, 2, 2, 0, 0, 0, 0, 1]
+    # two thirds of three and of one: 5, 0 and 6 go, 4, 1 and 7 come
+    after, lines = patterns.swap(layout, held, before, 0.6)
+    assert np.flatnonzero(after).tolist() == [1, 2, 4, 7]
+    assert lines.tolist() == [2, 2, 0, 0, 1, 1, 1, 0, 0]  # held: 2, 4, 1 and 7; the others: 3, 5, 0 and 8, 6
+    after, lines = patterns.swap(layout, after, lines, 0.6)
+    assert np.flatnonzero(after).tolist() == [1, 3, 5, 8]
+    assert lines.tolist() == [0, 0, 1, 1, 2, 2, 0, 1, 0]  # held: 1, 3, 5 and 8; the others: 0, 2, 4 and 6, 7
+    over_all = patterns.line_up(layout, held, np.array([7, 4, 5, 1, 0, 6, 2, 3, 8]), "global")
+    assert over_all.tolist() == [1, 2, 3, 3, 1, 0, 2, 0, 4]
+
+
 @pytest.mark.parametrize(
     ("fraction", "swapped"),
     [
@@ -105,21 +126,35 @@ def test_ties_are_broken_at_random() -> None:
 def test_swap_exchanges_the_share_of_every_group(fraction: float, swapped: list[int]) -> None:
     layout, stream = groups_of(30, 4), np.random.default_rng(3)
     before = patterns.draw(layout, 0.5, luck_for(layout, stream, 20))
-    kept = before.copy()
-    after = patterns.swap(layout, before, fraction, luck_for(layout, stream, 20))
+    lines = patterns.line_up(layout, before, orders_for(layout, stream, 20))
+    kept, stood = before.copy(), lines.copy()
+    after, _ = patterns.swap(layout, before, lines, fraction)
     assert np.array_equal(before, kept)
+    assert np.array_equal(lines, stood)
     for rows, count in zip(layout.ranges.values(), swapped, strict=True):
         assert ((before[:, rows] & ~after[:, rows]).sum(1) == count).all()
         assert ((~before[:, rows] & after[:, rows]).sum(1) == count).all()
 
 
+def test_who_was_exchanged_comes_last_in_turn() -> None:
+    """After 5 swaps of 3 of 15 held rows all have gone, and all others have come; after 10 all are back."""
+    layout, stream = groups_of(30), np.random.default_rng(8)
+    first = pattern = patterns.draw(layout, 0.5, luck_for(layout, stream, 20))
+    lines = patterns.line_up(layout, pattern, orders_for(layout, stream, 20))
+    for swaps in range(1, 11):
+        pattern, lines = patterns.swap(layout, pattern, lines, 0.2)
+        assert ((first ^ pattern).sum(1) == 2 * (3 * swaps if swaps <= 5 else 30 - 3 * swaps)).all()
+        for held in (pattern, ~pattern):  # each line is one, whole
+            assert np.array_equal(np.sort(lines[held].reshape(20, 15)), np.tile(np.arange(15), (20, 1)))
+
+
 def test_swap_never_takes_more_than_there_is() -> None:
-    layout, luck = groups_of(10), np.random.default_rng(4).random(10)
+    layout, order = groups_of(10), np.random.default_rng(4).permutation(10)
     all_held = np.ones(10, dtype=np.bool_)
-    assert patterns.swap(layout, all_held, 0.1, luck).all()
+    assert patterns.swap(layout, all_held, patterns.line_up(layout, all_held, order), 0.1)[0].all()
     nine = all_held.copy()
     nine[3] = False
-    after = patterns.swap(layout, nine, 1.0, luck)  # nine wanted, one can come in
+    after, _ = patterns.swap(layout, nine, patterns.line_up(layout, nine, order), 1.0)  # nine wanted, one can come in
     assert after[3]
     assert int(after.sum()) == 9
 
@@ -127,40 +162,43 @@ def test_swap_never_takes_more_than_there_is() -> None:
 def test_swap_over_all_rows_together() -> None:
     layout, stream = groups_of(30, 10), np.random.default_rng(5)
     before = patterns.draw(layout, 0.5, luck_for(layout, stream, 20), "global")
-    after = patterns.swap(layout, before, 0.1, luck_for(layout, stream, 20), "global")
+    lines = patterns.line_up(layout, before, orders_for(layout, stream, 20), "global")
+    after, _ = patterns.swap(layout, before, lines, 0.1, "global")
     assert ((before & ~after).sum(1) == 2).all()
     assert ((~before & after).sum(1) == 2).all()
     assert (before[:, :30].sum(1) != after[:, :30].sum(1)).any()
 
 
 def test_clients_that_hold_different_numbers_of_rows_swap_their_own_share() -> None:
-    layout, luck = groups_of(30), np.random.default_rng(7).random((3, 30))
-    before = np.arange(30) < np.array([[20], [4], [30]])
-    after = patterns.swap(layout, before, 0.1, luck)
+    layout = groups_of(30)
+    orders, before = orders_for(layout, np.random.default_rng(7), 3), np.arange(30) < np.array([[20], [4], [30]])
+    stood = patterns.line_up(layout, before, orders)
+    after, lines = patterns.swap(layout, before, stood, 0.1)
     assert (before & ~after).sum(1).tolist() == [2, 1, 0]
     assert (after.sum(1) == [20, 4, 30]).all()
-    for own, own_luck, found in zip(before, luck, after, strict=True):
-        assert np.array_equal(patterns.swap(layout, own, 0.1, own_luck), found)  # a client alone
+    for k in range(3):  # a client alone
+        assert np.array_equal(patterns.line_up(layout, before[k], orders[k]), stood[k])
+        alone = patterns.swap(layout, before[k], stood[k], 0.1)
+        assert np.array_equal(alone[0], after[k])
+        assert np.array_equal(alone[1], lines[k])
 
 
 def test_who_has_most_luck_by_hand() -> None:
     layout, luck = groups_of(4), np.array([0.3, 0.9, 0.1, 0.7])
     assert patterns.draw(layout, 0.5, luck).tolist() == [False, True, False, True]
     assert patterns.top(layout, np.array([1.0, 0.0, 1.0, 1.0]), 0.5, luck).tolist() == [True, False, False, True]
-    held = np.array([True, True, False, False])
-    # the dropped row number int(0.3 x 2) = 0 comes, the held row number int(0.9 x 2) = 1 goes
-    assert patterns.swap(layout, held, 0.5, luck).tolist() == [True, False, True, False]
     assert patterns.draw(layout, 0.0, luck).all()
 
 
 def test_swaps_are_uniform() -> None:
     """Of 4 held and 4 dropped rows each leaves or comes equally often; fails once in 10^4 for a random seed."""
-    layout, stream = groups_of(8), np.random.default_rng(6)
-    before = np.arange(8) < 4
-    after = patterns.swap(layout, np.tile(before, (4000, 1)), 0.25, luck_for(layout, stream, 4000))
+    layout, before = groups_of(8), np.tile(np.arange(8) < 4, (4000, 1))
+    orders = Cohort(6, 1, tuple(range(4000))).order("resample", 8)
+    lines = patterns.line_up(layout, before, orders)
+    after, _ = patterns.swap(layout, before, lines, 0.25)
     assert chi_square((~after[:, :4]).sum(0).tolist()) < 21.11  # 3 degrees of freedom, 1 - 1e-4
     assert chi_square(after[:, 4:].sum(0).tolist()) < 21.11
-    after = patterns.swap(layout, np.tile(before, (4000, 1)), 0.5, luck_for(layout, stream, 4000))
+    after, _ = patterns.swap(layout, before, lines, 0.5)
     for side in (after[:, :4], after[:, 4:]):  # each of the six pairs
         pairs, often = np.unique(side, axis=0, return_counts=True)
         assert len(pairs) == 6

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad.columns import EXCHANGED
 from fedbiad.compiled import RowList
 from fedbiad.compiling import strict
 from fedbiad.products import LANES
@@ -16,8 +17,8 @@ SAMPLES = 7
 
 
 @strict
-def room(units: Units, ends: IntArray, pattern: Pattern) -> Places:
-    return places.room_for_held(units, ends, pattern)
+def room(units: Units, ends: IntArray, pattern: Pattern, dropped: bool = False) -> Places:
+    return places.room_for_some(units, ends, pattern, dropped)
 
 
 @strict
@@ -51,13 +52,14 @@ def test_room_for_the_client_that_takes_most() -> None:
     units = Units(np.zeros((SAMPLES, 40)), np.zeros((SAMPLES, 40)), np.zeros((3, 4, 40)))
     pattern = np.zeros((3, 40), dtype=np.bool_)
     pattern[0, :3], pattern[1, :17], pattern[2] = True, True, True
-    found = room(units, np.array([3, 5, 7]), pattern)  # who holds all stays where it is
-    assert len(found.p) == len(found.a) == 3
-    assert len(found.w) == 4
-    width = found.p.shape[1]
-    assert width >= 17
-    assert width // LANES % 2 == 1
-    assert all(part.ctypes.data % 64 == 0 for part in (found.p, found.a, found.w))
+    for dropped, most in ((False, 17), (True, 37)):
+        found = room(units, np.array([3, 5, 7]), pattern, dropped)  # who holds all stays where it is
+        assert len(found.p) == len(found.a) == 3
+        assert len(found.w) == 4
+        width = found.p.shape[1]
+        assert width >= most + EXCHANGED
+        assert width // LANES % 2 == 1
+        assert all(part.ctypes.data % 64 == 0 for part in (found.p, found.a, found.w))
 
 
 def test_no_room_where_all_hold_all_units() -> None:

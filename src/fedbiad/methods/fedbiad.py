@@ -20,6 +20,9 @@ from fedbiad.cohort import Cohort
 from fedbiad.methods.base import Resampled, RowDropout
 from fedbiad.rows import Layout
 
+LINE = "line"
+"""What a client remembers within a round: how many rows are before each one, in the line to leave or to come."""
+
 
 @dataclass(frozen=True)
 class FedBIAD(RowDropout):
@@ -34,7 +37,7 @@ class FedBIAD(RowDropout):
     resample: Literal["swap", "anew"] = "swap"
     """On a positive gap: swap a share of the held rows, or draw the whole pattern anew."""
     swap_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    """Share of the held rows that a swap exchanges."""
+    """Share of the held rows that a swap exchanges: in turn, in an order that each client draws once a round."""
     upload: Literal["longest", "final"] = "longest"
     """Rows uploaded: those held for most iterations of the round, or the final pattern."""
     score: Literal["evidence", "holds"] = "evidence"
@@ -87,9 +90,17 @@ class FedBIAD(RowDropout):
         gap = loss_trend.loss_gap(losses, step, self.interval)
         worse = gap > 0
         following = pattern.copy()
-        if worse.any():
-            luck = cohort.only(worse).luck("resample", layout.num_rows, step)
-            following[worse] = self._resample(layout, pattern[worse], luck)
+        if worse.any() and self.resample == "anew":
+            following[worse] = self.draw(layout, cohort.only(worse).luck("resample", layout.num_rows, step))
+        elif worse.any():
+            before = state.get(LINE)
+            if before is None:  # nobody has swapped in this round
+                before = patterns.line_up(layout, pattern, cohort.order("resample", layout.num_rows), self.scope)
+            lines = before.astype(np.int64)
+            following[worse], lines[worse] = patterns.swap(
+                layout, pattern[worse], lines[worse], self.swap_share, self.scope
+            )
+            state = {**state, LINE: lines}
         if self.score == "holds":
             state = {**state, "score": importance.update_scores(_float(state["score"]), pattern, gap, following)}
         return following, state, worse
@@ -112,7 +123,7 @@ class FedBIAD(RowDropout):
         state: ClientState,
     ) -> tuple[Pattern, ClientState]:
         """The rows to send, and (stage one) the evidence they gathered into the scores."""
-        sent = pattern
+        sent, state = pattern, {name: kept for name, kept in state.items() if name != LINE}
         if self.upload == "longest" and cohort.round <= self.stage_boundary:
             luck = cohort.luck("upload", layout.num_rows)
             sent = patterns.top(layout, _float(held), self.dropout_rate, luck, self.scope)
@@ -120,11 +131,6 @@ class FedBIAD(RowDropout):
             ranks = importance.evidence_ranks(layout, evidence(), sent)
             state = {**state, "score": _float(state["score"]) + ranks, "holds": state["holds"] + sent}
         return sent, state
-
-    def _resample(self, layout: Layout, pattern: Pattern, luck: FloatArray) -> Pattern:
-        if self.resample == "swap":
-            return patterns.swap(layout, pattern, self.swap_share, luck, self.scope)
-        return self.draw(layout, luck)
 
     def _scores(self, state: ClientState) -> FloatArray:
         """E^k as used in stage two: the mean rank per hold, or the bare count."""

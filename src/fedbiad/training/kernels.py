@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import carray  # type: ignore[attr-defined]
 
 from fedbiad.arrays import FloatArray, IntArray, Pattern
-from fedbiad.compiled import RowList, aligned, key_of_step
+from fedbiad.compiled import RowList, aligned
 from fedbiad.compiling import fast, part, strict, strict_part
 from fedbiad.patterns import Swaps
 from fedbiad.products import (
@@ -27,9 +27,9 @@ from fedbiad.products import (
     tile_16,
     tile_64,
 )
-from fedbiad.training.places import Units, listed, put, room_for_held, take
+from fedbiad.training.places import Places, Units, listed, put, room_for_some, take
 from fedbiad.training.softmax import exponentials, scaled, shared
-from fedbiad.training.waiting import begin_to_wait, put_waiting, room_to_wait, swap
+from fedbiad.training.swapping import let_wait, line_up, room_for_lines, swap
 
 Goals = npt.NDArray[np.int32]
 # All of it is one function to the compiler: a part that is called instead is another copy when it was just compiled
@@ -57,15 +57,19 @@ def train(
     nothing. `visits` [clients, iterations x batch] are samples of its own. Units swap only if it begins.
     """
     clients, classes, width = units.w.shape
-    room, waiting = room_for_held(units, ends, course.pattern), room_to_wait(units, ends, swaps)
-    step, rows = _room_for_step(units, batch, max(width, room.p.shape[1])), room.rows
-    mute, aside = np.empty(classes, np.uint32), b.copy()
+    room = room_for_some(units, ends, course.pattern, False)
+    aside = room_for_some(units, ends, course.pattern[: clients if swaps.interval else 0], True)
+    step, lines = _room_for_step(units, batch, max(width, room.p.shape[1])), room_for_lines(width)
+    rows = lines.rows
+    mute, bias = np.empty(classes, np.uint32), b.copy()
     for k in range(clients):
         first, last = ends[k - 1] if k else 0, ends[k]
         size, swapped, pattern, held, losses = last - first, False, course.pattern[k], course.held[k], course.losses[k]
-        count, muted = listed(pattern, rows), listed(silent[k], mute)
+        count = line_up(pattern, swaps.keys[k], lines) if swaps.interval else listed(pattern, rows)
+        muted, waiting = listed(silent[k], mute), rows[count:]
         all_p, all_a, all_w, own_b = units.p[first:last], units.a[first:last], units.w[k], b[k]
         p, a, w = all_p, all_a, all_w
+        others = Places(aside.p[:size], aside.a[:size], aside.w)
         if count < width:
             p, a, w = room.p[:size], room.a[:size], room.w
             take(all_p, rows, count, p)
@@ -88,10 +92,10 @@ def train(
             if _rose(losses, v, swaps.interval):  # lines 18 to 26 of Algorithm 1
                 course.changed[k, v] = True
                 if not swapped:
-                    begin_to_wait(waiting, all_p, all_w, rows, count)
+                    let_wait(all_p, all_w, waiting, others)
                     swapped = True
-                swap(waiting, pattern, swaps.size[k], key_of_step(swaps.keys[k], v), rows, held, v + 1, p, a, w)
-        _unmute(own_b, aside[k], mute, muted)
+                swap(lines, swaps.size[k], Places(p, a, w), others, pattern, held, v + 1)
+        _unmute(own_b, bias[k], mute, muted)
         _count_held(held, rows, count, len(losses))
         if count < width:
             if begins:
@@ -99,7 +103,8 @@ def train(
             put(a, rows, count, all_a)
             put(w, rows, count, all_w)
         if swapped:
-            put_waiting(waiting, pattern, all_a, all_w)
+            put(others.a, waiting, len(waiting), all_a)
+            put(others.w, waiting, len(waiting), all_w)
 
 
 class Step(NamedTuple):

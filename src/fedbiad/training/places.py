@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from fedbiad.arrays import FloatArray, IntArray, Pattern
+from fedbiad.columns import EXCHANGED
 from fedbiad.compiled import RowList, aligned
 from fedbiad.compiling import strict_part
 from fedbiad.products import LANES
@@ -21,17 +20,16 @@ class Units(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Room for the held units of the client whose turn it is."""
+    """Room for some units of the client whose turn it is, side by side."""
 
     p: FloatArray  # [samples, places]
     a: FloatArray  # alike
     w: FloatArray  # [classes, places]
-    rows: RowList  # which unit stands in each place
 
 
 @strict_part
-def room_for_held(units: Units, ends: IntArray, pattern: Pattern) -> Places:
-    """As much as one of these clients takes at most; none where all of them hold all units.
+def room_for_some(units: Units, ends: IntArray, pattern: Pattern, dropped: bool) -> Places:
+    """As much as the held units of one of these clients take at most, or the dropped ones; none if all hold all.
 
     Rows are whole vectors, an odd number: a unit's numbers, a row apart, then do not crowd into a part of the cache.
     """
@@ -39,10 +37,11 @@ def room_for_held(units: Units, ends: IntArray, pattern: Pattern) -> Places:
     for k in range(len(pattern)):
         held = pattern[k].sum()
         if held < pattern.shape[1]:
-            most, samples = max(most, held), max(samples, ends[k] - ends[k - 1] if k else ends[k])
-    width = LANES * (-(-most // LANES) | 1)
+            most = max(most, pattern.shape[1] - held if dropped else held)
+            samples = max(samples, ends[k] - ends[k - 1] if k else ends[k])
+    width = LANES * (-(-(most + EXCHANGED) // LANES) | 1)
     p, a = aligned(samples, width, units.p), aligned(samples, width, units.p)
-    return Places(p, a, aligned(units.w.shape[1], width, units.p), np.empty(pattern.shape[1], np.uint32))
+    return Places(p, a, aligned(units.w.shape[1], width, units.p))
 
 
 @strict_part
