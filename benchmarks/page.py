@@ -31,22 +31,24 @@ both without the background of the images. Rounds are timed with clients met bef
 Gram matrix and its strips are made as well. What is left besides is Python, a little for every client, and, with
 workers, the time in which the first process adds up and hands out while the others wait: two of them gain less the
 shorter a round is. Part of an iteration does not depend on the number of units (exponentials, sums across vectors,
-bias), so half of them cost more than half; and FedBIAD moves a tenth of the held units out and in at a check, which is
-what it needs more than FedDrop: together they keep its iteration at 0.55 to 0.66 of FedAvg's, depending on units and
-processor. The longer a client trains, the more of its checks swap: a loss that hardly falls any more rises often. A
-move is memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60 samples these
-two alone are larger than many a first cache: most of a swap is probably lines fetched from the second one.
-By samples of `perf` inside the kernel the product with the Gram matrix is the largest part of FedBIAD's iteration,
-then the two updates, the logits, the softmax and the swaps, these about as much as the softmax.
+bias), so half of them cost more than half; and FedBIAD swaps a tenth of the held units at a check, which is what it
+needs more than FedDrop. The longer a client trains, the more of its checks swap: a loss that hardly falls any more
+rises often. A swap is memory: a held unit has a number in every sample's row of P and A, and with 128 held units of 60
+samples these two alone are larger than many a first cache. Units swap in turn, so that those of one swap stand side by
+side and change places by whole vectors; when every swap drew its units anew, each moved alone, number by number, and
+the iteration took 0.66 of FedAvg's where it takes 0.59 now (one processor, by turns).
+By samples of `perf` inside the kernel the product with the Gram matrix is half of FedBIAD's iteration, at about the
+speed of the processor's multiplications; then the two updates and the logits, each about a ninth, the softmax, a
+twelfth, and the swaps, half of that without the lines they drive out of the cache.
 What would be next: the listing of units by vector instructions, held units taken and put back by them; two clients by
 turns so that one's softmax fills the other's waiting; X U1^T of a client made just before it trains, so that P is still
-in the cache; each process adding up its part of the weights. Tried without gain: P of units that come written when a
-sample is next visited, or an iteration before that (without P a swap would take a quarter to a half less, but so late
-it takes more time than at once); units not held masked instead of moved aside; lines of P asked for
-ahead; units moved sample by sample or sixteen samples at a time; A moved before P, or both in one loop; X U1^T a
-hundred inputs at a time; tiles of ten rows and 32 columns; without AVX-512, columns read number by number instead of
-gathered, and longer rows; held units in panels as wide as a vector, a unit's numbers close together (moves are shorter,
-the rest is slower by as much); units to swap drawn in bits instead of from lists.
+in the cache; each process adding up its part of the weights. Tried without gain: all units in a ring, of which the held
+ones are a part that moves on, so that a swap moves nothing (rows that begin anywhere are so much slower to read that
+the iteration took 0.72); fewer moves of lanes where sums across vectors are made, larger tiles of logits; P of units
+that come written when a sample is next visited, or an iteration before that; units not held masked instead of moved
+aside; lines of P asked for ahead; A moved before P, or both in one loop; X U1^T a hundred inputs at a time; tiles of
+ten rows and 32 columns; without AVX-512, columns read number by number instead of gathered, and longer rows; held units
+in panels as wide as a vector, a unit's numbers close together.
 """
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 from xml.etree import ElementTree
 
 import pytest
 
+from fedbiad import compare, results, tables
 from fedbiad import reproduce as reproduction
-from fedbiad import results, tables
 from fedbiad.compare import Cell, lowest_loss
 from fedbiad.errors import DataError, PlanError
 from fedbiad.picture import frontier_picture
@@ -31,6 +32,28 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduction, "SETTINGS", {"digits": setting})
     monkeypatch.setattr(reproduction, "TABLES", {"table1": rows})
     monkeypatch.setattr(reproduction, "DATA", {"table1": ("digits",)})
+
+
+class Here:
+    """Takes the place of a process that runs the command: runs it at once in this one, which has read all modules."""
+
+    def __init__(self, command: list[str], stderr: IO[bytes], **_: object) -> None:
+        ended = fedbiad(*command[command.index("fedbiad") + 1 :])
+        stderr.write(ended.err.encode())
+        self.code = ended.code
+
+    def poll(self) -> object:
+        return self.code
+
+    def terminate(self) -> None:
+        pass
+
+    wait = terminate
+
+
+@pytest.fixture
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "subprocess", SimpleNamespace(Popen=Here, DEVNULL=None))
 
 
 def nothing(*_: object) -> None:
@@ -66,6 +89,7 @@ class TestReproduce:
         assert reproduce(todo, 2, tmp_path / "results", nothing, lambda: False) == path  # nothing left to run
         assert path.read_bytes() == before
 
+    @pytest.mark.usefixtures("without_processes")
     def test_rows_a_file_has_are_not_run_again(self, tmp_path: Path) -> None:
         """Not even where no run of them is left; another row joins them, in the order of the table."""
 
@@ -87,6 +111,7 @@ class TestReproduce:
         with pytest.raises(PlanError, match="has no row 'STC'; it has FedAvg; DGC"):
             reproduce(todo("STC"), 1, tmp_path, nothing, lambda: False)
 
+    @pytest.mark.usefixtures("without_processes")
     def test_a_row_is_written_as_soon_as_its_runs_are_finished(self, tmp_path: Path) -> None:
         def stop() -> bool:
             return (tmp_path / "table1-digits.json").exists()
