@@ -16,6 +16,8 @@ from unittest.mock import patch
 from fedbiad import plan as plans
 from fedbiad.checkpoint import Checkpoints
 from fedbiad.cli import main
+from fedbiad.compressors import COMPRESSORS
+from fedbiad.methods import METHODS
 from fedbiad.plan import Plan
 
 SMALL = {
@@ -31,6 +33,9 @@ SMALL = {
 """The digits with few clients and rounds; both stages of FedBIAD, and a check of the loss trend after iteration 6.
 
 A thousand weights are too few for the usual budget of evidence coding: it would be below a message's header."""
+
+EVERY = [*METHODS, *("+".join(pair) for pair in zip(reversed(METHODS), COMPRESSORS, strict=False))]
+"""Every method by itself, and every compressor with some method."""
 
 
 def small_plan(method: str = "fedbiad", **changes: Any) -> Plan:

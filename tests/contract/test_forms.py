@@ -112,10 +112,11 @@ def test_real_messages_change_no_bit_of_the_fused_form(name: str) -> None:
     assert found[0][1] == found[1][1]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbiad", "fedmp"])
+@pytest.mark.parametrize("name", DUAL)
+@pytest.mark.parametrize("form", ["fused", "masked"])
 @pytest.mark.parametrize("block", [1, 2, 5])
-def test_blocks_do_not_matter_to_the_fused_form(name: str, block: int) -> None:
-    assert_same(run(name, "fused", block), run(name, "fused", 3), 1e-10)
+def test_blocks_do_not_matter(name: str, form: Form, block: int) -> None:
+    assert_same(run(name, form, block), run(name, form, 3), 1e-10)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from fedbiad.plan import Plan
 from fedbiad.transports import ray_cluster
 from fedbiad.transports.branches import Cut
 from fedbiad.transports.ray_cluster import RayCluster
-from running import nothing, outcome
+from running import EVERY, nothing, outcome
 
 # Ray leaves pipes and logs of the processes it started to the garbage collector
 pytestmark = [
@@ -65,7 +65,8 @@ def cluster() -> Iterator[Cluster]:
 
 def small(method: str, **settings: str) -> Plan:
     """Two rounds of nine of 20 clients, in blocks of one."""
-    few = {"rounds": "2", "data.clients": "20", "model.hidden": "[16]", "training.selected": "9", "engine.block": "1"}
+    few = {"rounds": "2", "data.clients": "20", "model.hidden": "[16]", "training.selected": "9", "engine.block": "1",
+           "compressors.evidence.budget": "0.05"}  # fmt: skip
     return plans.load("digits", {**few, "method": method, **settings})
 
 
@@ -90,7 +91,7 @@ def came_to(experiment: Experiment) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("cluster")
 class TestTheSameToTheBit:
-    @pytest.mark.parametrize("method", ["fedavg", "fedbiad", "feddrop+dgc", "afd", "fedmp"])
+    @pytest.mark.parametrize("method", EVERY)
     def test_methods_and_compressors(self, method: str) -> None:
         plan = small(method)
         assert plan.engine.transport == "local"

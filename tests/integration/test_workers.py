@@ -16,12 +16,13 @@ from fedbiad.errors import RunError
 from fedbiad.experiment import Record, build
 from fedbiad.plan import load
 from fedbiad.transports.workers import Workers
+from running import EVERY
 
 
 def run(name: str, workers: int, kill_in: int | None = None) -> tuple[Params, list[Record], dict[str, object]]:
     """Three rounds on digits; `kill_in`: a process is killed while that round begins."""
     changes = {"rounds": "3", "engine.workers": str(workers), "engine.block": "7", "training.selected": "0.5"}
-    ready = build(load("digits", changes).replace(method=name))
+    ready = build(load("digits", {**changes, "compressors.evidence.budget": "0.05"}).replace(method=name))
     records = []
     try:
         for record, outcome in ready.run(ready.initial()):
@@ -34,7 +35,7 @@ def run(name: str, workers: int, kill_in: int | None = None) -> tuple[Params, li
     return outcome.u, records, dict(ready.transport.store.dump())
 
 
-@pytest.mark.parametrize("name", ["fedbiad", "feddrop+dgc", "fedmp"])
+@pytest.mark.parametrize("name", EVERY)
 def test_several_processes_give_the_same_bits(name: str) -> None:
     alone, together = run(name, 1), run(name, 2)
     assert all(torch.equal(value, together[0][part]) for part, value in alone[0].items())
