@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fedbiad.arrays import IntArray
 from fedbiad.coding.parts import blocks_of
 from fedbiad.coding.patterns import COUNTED, PACKED, get_pattern, put_pattern, rank, unrank
-from fedbiad.coding.positions import Blocks, get_positions, put_positions
-from fedbiad.coding.range_coder import table
+from fedbiad.coding.positions import Blocks, decode_rows, encode_rows, get_positions, put_positions
+from fedbiad.coding.range_coder import encode_row, table
 from fedbiad.coding.sink import Sink, varint
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
@@ -189,6 +189,33 @@ def test_any_positions_come_back(blocks: list[tuple[int, int]], share: float, se
     positions_bytes(np.flatnonzero(stripes), blocks)
 
 
+def test_rows_against_one_by_one() -> None:
+    """Each row by itself, columns weighed by the rows before; a full one is not written."""
+    rng, columns = np.random.default_rng(5), 40
+    filled = rng.random((12, columns)) < rng.random((12, 1)) ** 2
+    filled[3], filled[5:, 0], filled[5:, -1] = True, True, True
+    counts = filled.sum(1)
+    first, column = np.cumsum(counts) - counts, np.nonzero(filled)[1]
+    order = np.argsort(-counts, kind="stable")
+    slow, weights = Sink(), [1] * columns
+    for i in order:
+        if counts[i] < columns:
+            slow.run(encode_row, columns, filled[i].astype(np.uint16), np.array(weights), int(counts[i]))
+        for j in np.flatnonzero(filled[i]):
+            for near, more in ((j - 1, 1), (j, 4), (j + 1, 1)):
+                if 0 <= near < columns:
+                    weights[near] += more
+    fast = Sink()
+    fast.run(encode_rows, filled.size, column, columns, first, counts, order)
+    assert message(fast) == message(slow)
+    found = np.empty_like(column)
+    reader(fast).run(decode_rows, found, columns, first, counts, order)
+    assert np.array_equal(found, column)
+    counts[:2] += 1, -1
+    with pytest.raises(WireError, match="stream"):
+        reader(fast).run(decode_rows, found, columns, first, counts, order)
+
+
 @pytest.mark.parametrize("positions", [[3, 3], [3, 2], [-1, 2], [2, 12]])
 def test_positions_that_do_not_ascend_are_not_written(positions: list[int]) -> None:
     with pytest.raises(WireError, match="ascend"):
@@ -246,8 +273,8 @@ def test_a_pattern_of_very_many_rows(share: float) -> None:
 @given(st.integers(0, 300), st.sampled_from([0.0, 0.1, 30.0]), SEEDS)
 def test_floats_come_back_bit_for_bit(count: int, spread: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    values = (rng.choice([-1, 1], count) * 2.0 ** rng.normal(-8, spread, count)).astype(np.float32)
-    values[np.abs(values) > 1e38] = -0.0
+    wide = rng.choice([-1, 1], count) * 2.0 ** rng.normal(-8, spread, count)
+    values = np.where(np.abs(wide) > 1e38, -0.0, wide).astype(np.float32)
     sink = Sink()
     coded = put_floats(sink, values)
     source = reader(sink)

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedbiad.arrays import IntArray
-from fedbiad.coding.range_coder import decode_row, encode_row
+from fedbiad.coding.range_coder import Coder, Symbols, Words, decode_row, encode_row
 from fedbiad.coding.sink import Sink
 from fedbiad.coding.source import Source
 from fedbiad.coding.subsets import get_subset, put_subset
+from fedbiad.compiling import strict, strict_part
 from fedbiad.errors import WireError
 
 Blocks = Sequence[tuple[int, int]]
@@ -101,14 +102,7 @@ def _put_grid(sink: Sink, positions: IntArray, rows: int, columns: int) -> bool:
     put_subset(sink, row[first], rows)
     put_subset(sink, first[1:] - 1, len(positions) - 1)
     counts = np.diff(first, append=len(positions))
-    weights = np.ones(columns, dtype=np.int64)
-    for i in _fullest_first(counts):
-        own = column[first[i] : first[i] + counts[i]]
-        if counts[i] < columns:
-            cells = np.zeros(columns, dtype=np.uint16)
-            cells[own] = 1
-            sink.run(encode_row, columns, cells, weights, int(counts[i]))
-        _learn(weights, own)
+    sink.run(encode_rows, len(first) * columns, column, columns, first, counts, _fullest_first(counts))
     return True
 
 
@@ -118,28 +112,68 @@ def _get_grid(source: Source, rows: int, columns: int, count: int, occupied: int
     counts = np.diff(first, append=count)
     if counts.max() > columns:
         raise WireError("a row has more positions than columns")
-    weights = np.ones(columns, dtype=np.int64)
-    positions = np.zeros(count, dtype=np.int64)
-    for i in _fullest_first(counts):
-        cells = np.ones(columns, dtype=np.uint16)
-        if counts[i] < columns:
-            source.run(decode_row, cells, weights, int(counts[i]))
-        own = np.flatnonzero(cells)
-        if len(own) != counts[i]:
-            raise WireError("a row does not have as many positions as were announced")
-        positions[first[i] : first[i] + counts[i]] = used_rows[i] * columns + own
-        _learn(weights, own)
-    return positions
+    column = np.empty(count, dtype=np.int64)
+    source.run(decode_rows, column, columns, first, counts, _fullest_first(counts))
+    return np.repeat(used_rows, counts) * columns + column
 
 
-def _fullest_first(counts: IntArray) -> list[int]:
+def _fullest_first(counts: IntArray) -> IntArray:
     """Rows with many entries tell most about the columns."""
-    order: list[int] = np.argsort(-counts, kind="stable").tolist()
-    return order
+    return np.argsort(-counts, kind="stable")
 
 
+@strict
+def encode_rows(
+    coder: Coder, words: Words, column: IntArray, columns: int, first: IntArray, counts: IntArray, order: IntArray
+) -> None:
+    """Write which of the `columns` each row's entries stand in; a row has `counts` entries from its `first` on."""
+    cells, weights = np.zeros(columns, dtype=np.uint16), np.ones(columns, dtype=np.int64)
+    for i in order:
+        own = column[first[i] : first[i] + counts[i]]
+        if counts[i] < columns:
+            _fill(cells, own, 1)
+            encode_row(coder, words, cells, weights, counts[i])
+            _fill(cells, own, 0)
+        _learn(weights, own)
+
+
+@strict
+def decode_rows(
+    coder: Coder, words: Words, column: IntArray, columns: int, first: IntArray, counts: IntArray, order: IntArray
+) -> bool:
+    """Read them; False: the stream is none, or a row has not as many entries as were announced."""
+    cells, weights = np.ones(columns, dtype=np.uint16), np.ones(columns, dtype=np.int64)
+    for i in order:
+        own = column[first[i] : first[i] + counts[i]]
+        if counts[i] == columns:
+            cells[:] = 1
+        elif not decode_row(coder, words, cells, weights, counts[i]):
+            return False
+        found = 0
+        for j in range(columns):
+            if cells[j]:
+                if found == len(own):
+                    return False
+                own[found] = j
+                found += 1
+        if found < len(own):
+            return False
+        _learn(weights, own)
+    return True
+
+
+@strict_part
+def _fill(cells: Symbols, own: IntArray, value: int) -> None:
+    for j in own:
+        cells[j] = value
+
+
+@strict_part
 def _learn(weights: IntArray, own: IntArray) -> None:
     """Columns with an entry, and their neighbours, become more likely in the rows to come."""
-    weights[own] += LEARNT
-    weights[own[own > 0] - 1] += 1
-    weights[own[own < len(weights) - 1] + 1] += 1
+    for j in own:
+        weights[j] += LEARNT
+        if j > 0:
+            weights[j - 1] += 1
+        if j < len(weights) - 1:
+            weights[j + 1] += 1

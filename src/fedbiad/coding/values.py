@@ -121,16 +121,25 @@ def get_counts(source: Source, count: int, alphabet: int, what: str) -> list[int
 
 def put_levels(sink: Sink, levels: npt.NDArray[np.int16], steps: int) -> bool:
     """Write signed levels; True: by their histogram, 0, -1, 1, -2, ... in this order."""
-    wide = levels.astype(np.int32)
-    symbols = np.where(wide < 0, -2 * wide - 1, 2 * wide)
-    counts = np.bincount(symbols).tolist()
-    width = 1 if steps <= 0x7F else 2
+    symbols, found = _zigzag(levels)
+    counts, width = found.tolist(), 1 if steps <= 0x7F else 2
     if width * len(levels) - entropy_bits(counts) / 8 - sum(len(varint(count)) for count in counts) < WORTH:
         sink.array(levels, f"<i{width}")
         return False
     sink.varint(len(counts) - 1)
     put_symbols(sink, symbols, counts)
     return True
+
+
+@strict
+def _zigzag(levels: npt.NDArray[np.int16]) -> tuple[Symbols, IntArray]:
+    """0, -1, 1, -2, ... as 0, 1, 2, 3, ..., and how often each occurs, up to the last that does."""
+    symbols, most = np.empty(len(levels), dtype=np.uint16), 0
+    for i in range(len(levels)):
+        level = int(levels[i])
+        symbols[i] = -2 * level - 1 if level < 0 else 2 * level
+        most = max(most, int(symbols[i]) + 1)
+    return symbols, _occurrences(symbols, most)
 
 
 def get_levels(source: Source, count: int, steps: int, coded: bool) -> npt.NDArray[np.int16]:

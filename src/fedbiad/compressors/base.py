@@ -95,6 +95,20 @@ class Compressor:
         return None
 
 
+def taken(full: Float32, where: IntArray) -> Float32:
+    """The kept entries of what is remembered in full coordinates, a copy."""
+    return full.copy() if len(where) == len(full) else full[where]
+
+
+def put_back(full: Float32, where: IntArray, kept: Float32) -> Float32:
+    """What is remembered in full coordinates, with these in the place of the kept entries."""
+    if len(where) == len(full):
+        return kept
+    following = full.copy()
+    following[where] = kept
+    return following
+
+
 def pieces(segments: Sequence[Segment], per: Per, round_: int) -> list[slice]:
     """The runs of kept entries that are compressed as one, in order, none of them empty."""
     own = [segment.entries for segment in segments if segment.size]

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from fedbiad.arrays import ClientState, IntArray
-from fedbiad.compressors.base import Compressor, Per, Segment, pieces
+from fedbiad.compressors.base import Compressor, Per, Segment, pieces, put_back, taken
 from fedbiad.compressors.stc import count, largest
 from fedbiad.payloads import Dense, Float32, Payload, Sparse
 
@@ -69,9 +69,9 @@ class DGC(Compressor):
         stream: np.random.Generator,
     ) -> tuple[Payload, ClientState]:
         pieces(segments, self.per, round_)  # refuses an empty set
-        momentum, accumulator = (state[name].astype(np.float32) for name in ("momentum", "accumulator"))
+        memory = {name: state[name].astype(np.float32, copy=False) for name in ("momentum", "accumulator")}
         g = clipped(delta, self.clip)
-        u, v = self.accumulated(g, momentum[where], accumulator[where])
+        u, v = self.accumulated(g, *(taken(full, where) for full in memory.values()))
         runs = self.runs(segments)
         for run, dense in runs:
             if dense:
@@ -81,8 +81,8 @@ class DGC(Compressor):
         v[sent] = 0
         if self.factor_masking:
             u[sent] = 0
-        momentum[where], accumulator[where] = u, v
-        return Payload(parts, difference=True), {**state, "momentum": momentum, "accumulator": accumulator}
+        after = {name: put_back(full, where, kept) for (name, full), kept in zip(memory.items(), (u, v), strict=True)}
+        return Payload(parts, difference=True), {**state, **after}
 
     def accumulated(self, g: Float32, u: Float32, v: Float32) -> tuple[Float32, Float32]:
         """u and v after the difference g, in place."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from fedbiad.arrays import ClientState, IntArray
+from fedbiad.arrays import ClientState, FloatArray, IntArray
+from fedbiad.compiling import strict
 from fedbiad.compressors.base import Compressor, Per, Segment, pieces
 from fedbiad.payloads import Float32, Levels, Payload
 
@@ -54,13 +56,19 @@ def quantised(values: Float32, steps: int, norm: Norm, stream: np.random.Generat
     scale = NORMS[norm](values)
     if scale == 0:
         return Levels(np.zeros(len(values), dtype=np.int16), steps, scale)
-    exact = np.abs(values).astype(np.float64)
-    exact /= np.float64(scale)  # at most 1: the norm as it is sent is no less than any size
-    exact *= steps
-    levels = np.floor(exact)
-    exact -= levels
-    levels += stream.random(len(values)) < exact
-    return Levels(np.copysign(levels, values).astype(np.int16), steps, scale)
+    levels = np.empty(len(values), dtype=np.int16)
+    _round(values, float(scale), steps, stream.random(len(values)), levels)
+    return Levels(levels, steps, scale)
+
+
+@strict
+def _round(values: Float32, scale: float, steps: int, luck: FloatArray, levels: npt.NDArray[np.int16]) -> None:
+    """In float64; no size is above the scale, which is the norm as it is sent."""
+    for i in range(len(values)):
+        exact = abs(np.float64(values[i])) / scale * steps
+        level = np.int32(exact)
+        level += luck[i] < exact - level
+        levels[i] = -level if values[i] < 0 else level
 
 
 def euclidean(values: Float32) -> np.float32:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from fedbiad.arrays import ClientState, IntArray
-from fedbiad.compressors.base import Compressor, Per, Segment, pieces
+from fedbiad.compressors.base import Compressor, Per, Segment, pieces, put_back, taken
 from fedbiad.payloads import Float32, Payload, Signs
 
 
@@ -54,12 +54,13 @@ class SignSGD(Compressor):
         if self.mode == "majority":
             whole = pieces(segments, "model", round_)
             return Payload(tuple(Signs(signs(delta[piece], stream)) for piece in whole), difference=True), state
-        residual = state["residual"].astype(np.float32)
-        total = residual[where] + delta
+        residual = state["residual"].astype(np.float32, copy=False)
+        total = taken(residual, where)
+        total += delta
         parts = tuple(scaled(total[piece], stream) for piece in pieces(segments, self.per, round_))
         payload = Payload(parts, difference=True)
-        residual[where] = total - payload.values()
-        return payload, {**state, "residual": residual}
+        total -= payload.values()
+        return payload, {**state, "residual": put_back(residual, where, total)}
 
 
 def scaled(total: Float32, stream: np.random.Generator) -> Signs:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from fedbiad.arrays import ClientState, IntArray
-from fedbiad.compressors.base import Compressor, Per, Segment, pieces
+from fedbiad.compressors.base import Compressor, Per, Segment, pieces, put_back, taken
 from fedbiad.payloads import Float32, Payload, Ternary
 
 
@@ -44,12 +44,14 @@ class STC(Compressor):
         round_: int,
         stream: np.random.Generator,
     ) -> tuple[Payload, ClientState]:
-        residual = state["residual"].astype(np.float32)
-        total = residual[where] + delta
-        parts = tuple(ternary(total[piece], self.density) for piece in pieces(segments, self.per, round_))
-        payload = Payload(parts, difference=True)
-        residual[where] = total - payload.values()
-        return payload, {**state, "residual": residual}
+        residual = state["residual"].astype(np.float32, copy=False)
+        total = taken(residual, where)
+        total += delta
+        own = pieces(segments, self.per, round_)
+        parts = tuple(ternary(total[piece], self.density) for piece in own)
+        for piece, part in zip(own, parts, strict=True):
+            total[piece][part.positions] -= part.sent
+        return Payload(parts, difference=True), {**state, "residual": put_back(residual, where, total)}
 
 
 def ternary(total: Float32, density: float) -> Ternary:
