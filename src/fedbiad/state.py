@@ -26,6 +26,12 @@ class States:
     own: ClientState
     remembered: dict[int, ClientState]
 
+    def part(self, members: slice) -> States:
+        """Those of some of the clients."""
+        ids = self.ids[members]
+        remembered = {client: self.remembered[client] for client in ids if client in self.remembered}
+        return States(ids, {name: part[members] for name, part in self.own.items()}, remembered)
+
 
 class Shelf(Protocol):
     """What holds the states of the clients seen, by client."""

@@ -40,15 +40,18 @@ def quiet(method: Method) -> Method:
     return replace(method, noise=0.0, stage_two="sample") if isinstance(method, FedBIAD) else method
 
 
-def work_of(method: Method, form: Form, background: float = 0.0) -> Work:
-    """A round of all clients, sums included."""
+def work_of(method: Method, form: Form, background: float = 0.0, rounds: int = 0) -> Work:
+    """A round of all clients, sums included, in a process that has trained before; or so many of a new one's."""
     work = LocalTraining(quiet(method), MODEL, MODEL.layout(method.row_kind), V, BATCH, 0.1, form=form, largest=SAMPLES)
     training = BlockTraining(work, images(background), Channel(work.layout, 0))
     u = MODEL.init(np.random.default_rng(1))
     state = {name: np.stack([part] * CLIENTS) for name, part in method.init_client(work.layout).items()}
     counted = Work()
+    if not rounds:
+        training.warm.append(True)
     with counted:
-        training.train(u, asked(method, work.layout, IDS, u), States(IDS, state, {}))
+        for _ in range(rounds or 1):
+            training.train(u, asked(method, work.layout, IDS, u), States(IDS, state, {}))
     return counted
 
 
@@ -65,6 +68,11 @@ THERE_AND_BACK = 2 * CLIENTS * SAMPLES * INPUTS * UNITS
 
 def test_the_fused_form_touches_the_inputs_three_times_only() -> None:
     assert work_of(METHODS["fedavg"], "auto").products == GRAM + THERE_AND_BACK
+
+
+def test_a_client_trains_twice_only_where_a_process_begins() -> None:
+    assert work_of(METHODS["fedavg"], "auto", rounds=1).products == GRAM + THERE_AND_BACK * (CLIENTS + 1) // CLIENTS
+    assert work_of(METHODS["fedavg"], "auto", rounds=2).products == GRAM + THERE_AND_BACK * (2 * CLIENTS + 1) // CLIENTS
 
 
 def test_the_background_of_pictures_is_not_multiplied() -> None:
