@@ -23,10 +23,12 @@ from timing import Work, interleaved, machine, product_speed, spread
 
 from fedbiad.cohort import Cohort
 from fedbiad.data.base import FederatedData, load
-from fedbiad.experiment import Experiment, assemble
+from fedbiad.errors import DataError
+from fedbiad.experiment import Experiment, assemble, build
 from fedbiad.files import write_atomically
 from fedbiad.models import MLP
 from fedbiad.plan import EnginePlan, TrainingPlan
+from fedbiad.plan import load as load_plan
 from fedbiad.plan_problems import resolve
 from fedbiad.training.forms import Form
 
@@ -91,6 +93,16 @@ def table(
         print(f"  {label:28} {form:8} {1e3 * own['median']:9.2f} ms a round  {own['ratio']:6.2f}  "
               f"({1e3 * own['least']:.2f} to {1e3 * own['most']:.2f})")  # fmt: skip
     return found
+
+
+def language_by_workers(repeats: int) -> dict[str, Any]:
+    """Rounds of ten clients of PTB's language model at its real size; nothing where its data are not there."""
+    plan = {"method": "fedavg", "rounds": "1000", "evaluate_every": "1000", "training.selected": "10"}
+    try:
+        by = {f"{n} workers": build(load_plan("ptb", {**plan, "engine.workers": str(n)})) for n in (1, 2)}
+    except DataError:
+        return {}
+    return table("FedAvg, PTB, 10 clients a round, by workers", by, repeats, warm_up=1)
 
 
 def local_steps(data: FederatedData, repeats: int) -> dict[str, Any]:
@@ -168,6 +180,7 @@ def main() -> None:
     for epochs in (1, 5):
         by = {f"{n} workers": ours(epochs=epochs, workers=n) for n in (1, 2)}
         found[f"workers, {epochs} epochs"] = table(f"FedAvg, {epochs} epochs, by workers", by, repeats, 10, warm_up=6)
+    found["workers, PTB"] = language_by_workers(min(repeats, 5))
     found["local steps"] = local_steps(data, repeats)
     found["profile"] = {name: profile(rounds(ours(name=name, block=50))) for name in ("fedavg", "fedbiad")}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -135,8 +135,11 @@ The same work without evaluation, one thread, FedAvg unless said otherwise. {mac
         "block": "Clients of a block, 5 epochs", "clients": "Clients a round, 5 epochs, blocks of 10",
         "width": "Hidden units, 5 epochs", "epochs": "Local epochs",
         "workers, 1 epochs": "Worker processes, 1 epoch", "workers, 5 epochs": "Worker processes, 5 epochs",
+        "workers, PTB": "Worker processes, PTB's language model, 10 clients of 20 iterations a round",
     }  # fmt: skip
     for key, title in titles.items():
+        if not found.get(key):
+            continue
         text += f"\n{title}:\n\n" + milliseconds(found[key], title.split(",")[0].split(" at ")[0].lower())
     steps = [
         (label, f"{1e6 * own['median']:.2f}", f"{own['ratio']:.2f}") for label, own in found["local steps"].items()
