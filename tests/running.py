@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,8 +35,8 @@ SMALL = {
 
 A thousand weights are too few for the usual budget of evidence coding: it would be below a message's header."""
 
-EVERY = [*METHODS, *("+".join(pair) for pair in zip(reversed(METHODS), COMPRESSORS, strict=False))]
-"""Every method by itself, and every compressor with some method."""
+EVERY = ["+".join(filter(None, pair)) for pair in zip_longest(METHODS, COMPRESSORS)]
+"""Every method and every compressor: some methods with one, the others by themselves."""
 
 
 def small_plan(method: str = "fedbiad", **changes: Any) -> Plan:
