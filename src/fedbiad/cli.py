@@ -433,7 +433,7 @@ def _show_table(base: Plan, rows: list[dict[str, Any]]) -> None:
             row["label"], _percent(row, "accuracy"), _percent(row, "accuracy_last_five"),
             *([f"{row['loss']:.3f}"] if nll else []), megabytes(up["encoded"]),
             comparison.percent(up["encoded"] / first), megabytes(up["paper"]), megabytes(down["encoded"]),
-            f"{1e3 * row['lttr']:.1f} ms", "-" if tta is None else f"{tta:.1f} s",
+            f"{1e3 * row['lttr']:.2f} ms", "-" if tta is None else f"{tta:.1f} s",
         )  # fmt: skip
     console = Console()
     console.width = max(console.width, 110)  # numbers are not cut, whatever the terminal

@@ -202,7 +202,7 @@ def _cells(result: Result, row: Result) -> list[tuple[str, str]]:
         ("ours: `encoded`", megabytes(up["encoded"])), *_share(result, row), ("download", megabytes(down["encoded"])),
     ]  # fmt: skip
     if _timed(result):
-        cells += [("LTTR", "-" if row["lttr"] is None else f"{1e3 * row['lttr']:.1f} ms")]
+        cells += [("LTTR", "-" if row["lttr"] is None else f"{1e3 * row['lttr']:.2f} ms")]
         if plan.get("target_accuracy") is not None:
             cells += [("TTA", "-" if tta is None else f"{tta:.1f} s")]
     return cells

@@ -184,7 +184,7 @@ class TestPage:
         lines = section(result([row("FedAvg", 0.8467, 0.001), row("FedBIAD", 0.8449, 0.001, learning_rate=0.03)]))
         fedavg = next(line for line in lines if line.startswith("| FedAvg"))
         assert "81.18 ± 1.09 | 84.67 ± 0.10" in fedavg
-        assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.1 ms | - |" in fedavg
+        assert "| 1.1 MB | 530.0 kB | 529.0 kB | 1.0 MB | 5.10 ms | - |" in fedavg
         assert any("| 0.06* |" in line for line in lines)  # at the end of the grid
         assert "Not run: AFD; FedDrop; FedMP; FjORD; HeteroFL." in " ".join(lines)
 
