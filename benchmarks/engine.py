@@ -5,6 +5,7 @@
 The work is that of benchmarks/peers: an MLP 784-128-10 on MNIST, 1000 clients of 60 images, 100 a round, batches of
 10, at 1 and 5 local epochs; without evaluation. `of the limit` compares with the time the plain form's multiplications
 would take at the speed of a matrix product measured in the same run, on one thread: the dual form may exceed it.
+Where PTB's text is, rounds of its language model by workers, too.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Signs:
 
 
 def _signed(positive: npt.NDArray[np.bool_], magnitude: np.float32) -> Float32:
-    """Plus or minus one magnitude; np.where takes seven times as long."""
+    """Plus or minus one magnitude; np.where takes several times as long."""
     return np.array([-magnitude, magnitude], dtype=np.float32).take(positive.view(np.uint8))
 
 
